@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Assembly: recipe and rows -> slot, one pass. An assembly is compiled once per stream from the
+ * spec's fields and the dataset's; immutable after, any worker may use it.
+ */
+#ifndef STKD_ASSEMBLY_H
+#define STKD_ASSEMBLY_H
+
+#include "daemon/shard/dataset.h"
+#include "daemon/storage/fetch.h"
+#include "proto/shm.h"
+#include "proto/spec.h"
+
+struct stkd_assembly;
+
+/* What a batch is made of: sample ids per row and padded sizes; no data. ids are owned by it. */
+struct stkd_recipe {
+	uint64_t epoch, step;
+	uint32_t micro, shape_class;
+	uint32_t rows, rows_real, width;
+	uint64_t *ids; /* rows_real; room for the largest class */
+};
+
+/* Where everything lies in a slot, for one (rows, width). */
+struct stkd_layout {
+	struct stk_shm_field fields[STK_SHM_MAX_FIELDS];
+	uint64_t extent_size;          /* fields and the zeroed gaps between them */
+	uint64_t ids_off, lengths_off; /* behind the extent */
+	uint64_t size;                 /* of all; at most the slot */
+};
+
+/* What the rows turned out to be; summed by the caller over ranges. */
+struct stkd_rows_result {
+	uint64_t real_tokens;
+	uint32_t max_length;
+};
+
+/**
+ * stkd_assembly_new() - compile the fields
+ * @max_length: as the plan has it: rows of aligned ragged fields are cut to it
+ * @max_rows, widths: taken from the classes (rows, width_max) when sizing slots
+ *
+ * No fields in the spec: every stored field as it is, and attention_mask (BOOL) of the length field.
+ * Allowed casts: same type; BOOL/U8/U16/I8/I16/U32/I32 to I32/I64 that lose nothing; others refused with the list.
+ *
+ * Return: 0 or -EINVAL naming the field, what was asked and what is possible.
+ */
+int stkd_assembly_new(const struct stk_spec *spec, const struct stkd_dataset *dataset,
+		      uint32_t max_length, struct stkd_assembly **ret, struct stk_err *err);
+struct stkd_assembly *stkd_assembly_free(struct stkd_assembly *assembly);
+STK_DEFINE_CLEANUP(struct stkd_assembly *, stkd_assembly_free)
+
+uint32_t stkd_assembly_nfields(const struct stkd_assembly *assembly);
+
+/* JSON array of {"name", "dtype", "kind": "ragged" | "fixed" | "row", "shape": [inner]}; new reference. */
+json_t *stkd_assembly_schema(const struct stkd_assembly *assembly);
+
+/* -EOVERFLOW when it does not fit 64 bits. */
+int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
+			 struct stkd_layout *ret);
+
+/**
+ * stkd_assembly_rows() - write rows [first, first + n) of a batch, every byte of them, once
+ * @slot: start of the slot
+ *
+ * Row 0's caller also zeroes the gaps between fields (part of range 0). Runs the copy under the
+ * SIGBUS guard. Return: 0; -EBADMSG with shard, sample and reason; -EFAULT: the slot itself faulted.
+ */
+int stkd_assembly_rows(const struct stkd_assembly *assembly, const struct stkd_layout *layout,
+		       const struct stkd_recipe *recipe, uint8_t *slot, uint32_t first, uint32_t n,
+		       struct stkd_rows_result *ret, struct stk_err *err);
+
+#endif

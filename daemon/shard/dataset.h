@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A dataset: shards in a stated order, samples numbered from 0 over all of them. Immutable once
+ * open; any thread may read. Counted references are the caller's (serve/).
+ */
+#ifndef STKD_DATASET_H
+#define STKD_DATASET_H
+
+#include <stdatomic.h>
+
+#include "daemon/shard/shard.h"
+
+/* What a long open tells while it runs; read by another thread. */
+struct stkd_progress {
+	_Atomic uint64_t done, total; /* shards, or bytes */
+	_Atomic(const char *) stage;  /* static text: "opening shards" */
+	_Atomic bool cancel;          /* set by the other thread: stop soon with -ECANCELED */
+};
+
+struct stkd_dataset {
+	char *path; /* as given */
+	struct stkd_shard **shards; /* those with samples and those without */
+	size_t nshards;
+	uint64_t *first; /* nshards + 1: first sample id of each shard; last is count */
+	uint64_t count;
+	struct stkd_field *fields; /* common to all shards that have samples; names borrowed from one of them */
+	uint32_t nfields;
+	uint16_t *field_of; /* [nshards * nfields] field index in each shard */
+	struct stk_hash fingerprint; /* DESIGN: per shard in order: count, hash of lengths, payload size, content hash of dataset.json */
+	uint32_t length_field;    /* index into fields */
+	uint32_t *lengths;        /* count entries of the length field; own mapping */
+	bool *aligned;            /* per field: ragged with the same lengths as the length field in every sample */
+	uint64_t *longest;        /* per ragged field: largest length; 0 for fixed */
+};
+
+/**
+ * stkd_dataset_open() - find, open and check all shards
+ * @path:   a file, a directory (its dataset.json, else all *.safetensors in name order), or a glob
+ * @length: length field; NULL: the only ragged field, else "input_ids", else an error that lists them
+ *
+ * Opens every shard before it fails: up to 20 bad ones are listed in the error. A directory with
+ * dataset.json must match it: a missing, additional or changed (size, count) shard is an error.
+ *
+ * Return: 0; -ENOENT no shards matched; -EBADMSG bad shards; -EINVAL no samples, missing length
+ * field, fields that disagree between shards (names, dtypes, shapes).
+ */
+int stkd_dataset_open(const char *path, const char *length, const struct stkd_shard_limits *limits,
+		      struct stkd_progress *progress, struct stkd_dataset **ret,
+		      struct stk_err *err);
+struct stkd_dataset *stkd_dataset_free(struct stkd_dataset *dataset);
+STK_DEFINE_CLEANUP(struct stkd_dataset *, stkd_dataset_free)
+
+int stkd_dataset_field(const struct stkd_dataset *dataset, const char *name);
+/* Shard and row of a sample id < count. */
+void stkd_dataset_locate(const struct stkd_dataset *dataset, uint64_t sample, size_t *ret_shard,
+			 uint64_t *ret_row);
+
+#endif

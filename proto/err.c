@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int stk_err_set(struct stk_err *err, int code, const char *fmt, ...)
+{
+	int saved = errno;
+	va_list ap;
+
+	if (!err)
+		return code;
+	err->code = code;
+	va_start(ap, fmt);
+	errno = saved;
+	vsnprintf(err->text, sizeof(err->text), fmt, ap);
+	va_end(ap);
+	return code;
+}
+
+int stk_err_prefix(struct stk_err *err, const char *fmt, ...)
+{
+	char text[sizeof(err->text)];
+	va_list ap;
+	size_t used;
+	int n;
+
+	if (!err)
+		return 0;
+	va_start(ap, fmt);
+	n = vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	used = n < 0 ? 0 : STK_MIN((size_t)n, sizeof(text) - 1);
+	snprintf(text + used, sizeof(text) - used, "%s", err->text);
+	memcpy(err->text, text, sizeof(text));
+	return err->code;
+}
+
+/* Levenshtein distance of two short words; anything longer than 63 is called far. */
+static unsigned distance(const char *a, const char *b)
+{
+	size_t la = strlen(a), lb = strlen(b);
+	unsigned row[64];
+
+	if (la > 63 || lb > 63)
+		return 64;
+	for (size_t j = 0; j <= lb; j++)
+		row[j] = (unsigned)j;
+	for (size_t i = 1; i <= la; i++) {
+		unsigned diagonal = row[0];
+
+		row[0] = (unsigned)i;
+		for (size_t j = 1; j <= lb; j++) {
+			unsigned change = diagonal + (a[i - 1] != b[j - 1]);
+			unsigned skip = STK_MIN(row[j], row[j - 1]) + 1;
+
+			diagonal = row[j];
+			row[j] = STK_MIN(change, skip);
+		}
+	}
+	return row[lb];
+}
+
+const char *stk_nearest(const char *word, const char *const *names)
+{
+	unsigned best = (unsigned)strlen(word) / 3 + 2;
+	const char *found = NULL;
+
+	for (; *names; names++) {
+		unsigned d = distance(word, *names);
+
+		if (d < best) {
+			best = d;
+			found = *names;
+		}
+	}
+	return found;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine of key tables: a table of keys fills a plain struct from a tree, and prints the man
+ * page, the commented config and the errors. Used for stream specs (spec.c), fields and the
+ * daemon's configuration (daemon/conf.c). No state, any thread.
+ */
+#ifndef STK_PROTO_KEYS_H
+#define STK_PROTO_KEYS_H
+
+#include <stdio.h>
+
+#include "proto/tree.h"
+
+enum stk_key_type {
+	STK_KEY_U32,      /* uint32_t at offset */
+	STK_KEY_U64,      /* uint64_t */
+	STK_KEY_SIZE,     /* uint64_t bytes; "16GiB", "512MiB", "4096" */
+	STK_KEY_DURATION, /* uint32_t milliseconds; "300s", "2min", "250ms" */
+	STK_KEY_BOOL,     /* bool */
+	STK_KEY_ENUM,     /* int: index into names */
+	STK_KEY_STRING,   /* char *: owned by the struct */
+	STK_KEY_CUSTOM,   /* parse() does it: lists, fields, edges, dtype, pad */
+};
+
+enum {
+	STK_KEY_DIGEST = 1,   /* changes plan or bytes: part of the spec digest */
+	STK_KEY_REQUIRED = 2, /* must be present */
+};
+
+struct stk_key {
+	const char *name;
+	enum stk_key_type type;
+	size_t offset;            /* in the struct that the table fills */
+	const char *default_text; /* as a user would write it; NULL: none */
+	uint64_t min, max;        /* U32, U64, SIZE, DURATION (in ms) */
+	const char *const *names; /* ENUM: NULL-terminated */
+	const char *unit;         /* "rows", "tokens", "bytes", ...; NULL: none */
+	unsigned flags;
+	const char *help; /* one line for the man page */
+	/* CUSTOM: fills the struct from the node. */
+	int (*parse)(void *object, const struct stk_tree *node, struct stk_err *err);
+};
+
+/* A name from another loader, and what to write instead. */
+struct stk_key_hint {
+	const char *name;
+	const char *hint; /* "rows" or a sentence: "use order: full" */
+};
+
+struct stk_key_table {
+	const struct stk_key *keys;
+	size_t nkeys;
+	const struct stk_key_hint *hints; /* may be NULL */
+	size_t nhints;
+	const char *what; /* "stream key", "field key", "configuration key": for errors */
+};
+
+/* Sets every key with default_text to its default. Frees nothing: object is zeroed before. */
+int stk_keys_defaults(const struct stk_key_table *table, void *object, struct stk_err *err);
+
+/**
+ * stk_keys_walk() - fill an object from a map
+ * @map:    keys found here overwrite; keys not mentioned stay as they are
+ * @ret_set: may be NULL; bit i is set when key i was present (tables have at most 64 keys)
+ *
+ * Unknown keys, wrong types and values out of range are errors that name place, key, value and
+ * what is allowed; an unknown key names the nearest known one or its hint.
+ */
+int stk_keys_walk(const struct stk_key_table *table, void *object, const struct stk_tree *map,
+		  uint64_t *ret_set, struct stk_err *err);
+
+/* Prints "name  type, default, range, help" entries: "scd" for man pages, "yaml" for the commented config. */
+void stk_keys_print(const struct stk_key_table *table, const char *format, FILE *out);
+
+/* Scalars, for CUSTOM parsers too. Each error names node->place. */
+int stk_tree_u64(const struct stk_tree *node, uint64_t min, uint64_t max, uint64_t *ret,
+		 struct stk_err *err);
+int stk_tree_i64(const struct stk_tree *node, int64_t *ret, struct stk_err *err);
+int stk_tree_bool(const struct stk_tree *node, bool *ret, struct stk_err *err);
+int stk_tree_string(const struct stk_tree *node, char **ret, struct stk_err *err); /* strdup */
+
+#endif

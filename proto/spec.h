@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A stream's spec: one flat set of keys, one table. The same keys serve the YAML config, attach
+ * requests, KEY=VALUE words and Python's keyword arguments. A spec is plain data, immutable once
+ * resolved; any thread may read it.
+ */
+#ifndef STK_PROTO_SPEC_H
+#define STK_PROTO_SPEC_H
+
+#include "proto/dtype.h"
+#include "proto/keys.h"
+#include "proto/state.h"
+
+#define STK_SPEC_EDGES_MAX  256
+#define STK_SPEC_FIELDS_MAX 60
+
+enum stk_order { STK_ORDER_NONE, STK_ORDER_FULL };
+enum stk_overlong { STK_OVERLONG_TRUNCATE, STK_OVERLONG_DROP, STK_OVERLONG_ERROR };
+enum stk_group { STK_GROUP_FIXED, STK_GROUP_BUCKET };
+enum stk_bucket_method { STK_BUCKET_OPTIMAL };
+enum stk_pad_to { STK_PAD_LONGEST, STK_PAD_EDGE };
+enum stk_tail { STK_TAIL_SHORT, STK_TAIL_PAD, STK_TAIL_DROP };
+enum stk_need { STK_NEED_TRY, STK_NEED_REQUIRE }; /* lock, numa */
+enum stk_side { STK_SIDE_RIGHT, STK_SIDE_LEFT };  /* where the padding goes */
+enum stk_make {
+	STK_MAKE_COPY,       /* a stored field (from: name; default its own name) */
+	STK_MAKE_MASK,       /* 1 for a real token, 0 for padding; of the length field or `from` */
+	STK_MAKE_LENGTHS,    /* [rows] real lengths */
+	STK_MAKE_SAMPLE_IDS, /* [rows] sample ids, -1 for a masked row */
+};
+
+struct stk_spec_data {
+	char *path;      /* directory, file or glob; relative ones are made absolute by the parser's caller */
+	uint64_t weight; /* parts per million; 1000000 is 1.0 */
+};
+
+struct stk_spec_field {
+	char *name;           /* in the batch */
+	char *from;           /* stored field; NULL: same as name (copy) or the length field (mask, lengths) */
+	enum stk_make make;
+	enum stk_dtype dtype; /* STK_DTYPE_NONE: as stored (copy); BOOL (mask); I32 (lengths); I64 (sample_ids) */
+	bool pad_set;
+	int64_t pad;  /* pad value; fields of floats: see pad_float */
+	double pad_float;
+	enum stk_side side;
+};
+
+struct stk_spec {
+	char *name; /* of a configured stream; NULL for a path spec */
+	struct stk_spec_data *data;
+	size_t ndata;
+	uint64_t seed;
+	uint64_t epochs; /* 0: as many as asked for */
+	int order;       /* enum stk_order */
+	char *length;    /* length field; NULL: the only ragged field, else "input_ids" */
+	uint32_t max_length; /* 0: the longest sample */
+	int overlong;        /* enum stk_overlong */
+	int group;           /* enum stk_group */
+	uint32_t buckets;    /* number of edges to choose; ignored when edges are given */
+	int bucket_method;
+	uint32_t edges[STK_SPEC_EDGES_MAX]; /* ascending */
+	size_t nedges;
+	uint32_t rows;   /* per rank and micro-batch; 0 when tokens is given */
+	uint64_t tokens; /* padded tokens per rank and micro-batch; 0 when rows is given */
+	uint32_t accumulate; /* micro-batches per step and rank */
+	uint32_t multiple_of;
+	int pad_to; /* enum stk_pad_to */
+	int tail;   /* enum stk_tail */
+	uint32_t prefetch; /* slots per feed */
+	int lock, numa;    /* enum stk_need; -1: by kind of daemon (system require, private try) */
+	struct stk_spec_field *fields; /* NULL: every field as stored, and attention_mask */
+	size_t nfields;
+};
+
+/* The tables, for man pages, stubs and completion. */
+extern const struct stk_key_table stk_spec_table;
+extern const struct stk_key_table stk_spec_field_table;
+
+/**
+ * stk_spec_parse() - a spec from a map
+ * @base:  NULL for the defaults, else a spec whose keys hold unless @map gives them
+ * @map:   may be NULL (only defaults)
+ * @ret:   for stk_spec_free()
+ *
+ * Checks each key and the keys against each other: rows and tokens exclude one another, edges
+ * ascend and end at max_length when both are given, overlong: truncate needs a max_length only if
+ * edges end below the longest sample (the plan decides), field names are unique, pad fits dtype.
+ *
+ * Return: 0 or -EINVAL with place, key, value and what is allowed.
+ */
+int stk_spec_parse(const struct stk_spec *base, const struct stk_tree *map, struct stk_spec **ret,
+		   struct stk_err *err);
+struct stk_spec *stk_spec_free(struct stk_spec *spec);
+STK_DEFINE_CLEANUP(struct stk_spec *, stk_spec_free)
+
+/* All keys in table order, defaults included, so that parse(to_json(s)) equals s. New reference. */
+json_t *stk_spec_to_json(const struct stk_spec *spec);
+
+/* XXH3-128 of the canonical JSON of the STK_KEY_DIGEST keys; never paths, names or prefetch. */
+int stk_spec_digest(const struct stk_spec *spec, struct stk_hash *ret);
+
+/* The first digest key in which two specs differ, or NULL; *ret_a, *ret_b (free them) are its values as JSON. */
+const char *stk_spec_difference(const struct stk_spec *a, const struct stk_spec *b, char **ret_a,
+				char **ret_b);
+
+const char *stk_need_name(int need);
+
+#endif
