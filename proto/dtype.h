@@ -37,7 +37,12 @@ enum stk_dtype {
 	STK_DTYPE_COUNT
 };
 
-enum stk_dtype_class { STK_DTYPE_IS_OTHER, STK_DTYPE_IS_BOOL, STK_DTYPE_IS_INT, STK_DTYPE_IS_FLOAT };
+enum stk_dtype_class {
+	STK_DTYPE_IS_OTHER,
+	STK_DTYPE_IS_BOOL,
+	STK_DTYPE_IS_INT,
+	STK_DTYPE_IS_FLOAT
+};
 
 /* Name as safetensors writes it ("I32"); "?" for an unknown code. */
 const char *stk_dtype_name(enum stk_dtype dtype);

@@ -38,12 +38,12 @@ int stk_shm_control_plan(const struct stk_shm_geometry *g, struct stk_shm_contro
 	if (stk_mul_overflow(g->slot_size, (uint64_t)g->nslots, &c.slots_file_size))
 		return -EOVERFLOW;
 	c.ring_entries = stk_shm_ring_entries(g->nslots);
-	c.desc_size = (uint32_t)stk_align_up(
-		sizeof(struct stk_shm_desc) + g->nfields * sizeof(struct stk_shm_field),
-		STK_SHM_FIELD_ALIGN);
+	c.desc_size = (uint32_t)stk_align_up(sizeof(struct stk_shm_desc) +
+						     g->nfields * sizeof(struct stk_shm_field),
+					     STK_SHM_FIELD_ALIGN);
 	c.ring_off = stk_align_up(sizeof(c), PAGE);
-	c.desc_off = stk_align_up(c.ring_off + (uint64_t)c.ring_entries * sizeof(struct stk_shm_entry),
-				  PAGE);
+	c.desc_off = stk_align_up(
+		c.ring_off + (uint64_t)c.ring_entries * sizeof(struct stk_shm_entry), PAGE);
 	c.error_off = c.desc_off + (uint64_t)c.desc_size * c.nslots;
 	c.state_off = c.error_off + STK_SHM_ERROR_SIZE;
 	c.schema_off = stk_align_up(c.state_off + c.state_size, 64);
@@ -73,12 +73,13 @@ static bool inside(uint64_t off, uint64_t len, uint64_t size)
 static int check_magic(uint32_t magic, uint32_t want, uint16_t major, struct stk_err *err)
 {
 	if (magic != want)
-		return stk_err_set(err, -EPROTO, "shared memory: magic %08" PRIx32 ", want %08" PRIx32,
-				   magic, want);
+		return stk_err_set(err, -EPROTO,
+				   "shared memory: magic %08" PRIx32 ", want %08" PRIx32, magic,
+				   want);
 	if (major != STK_SHM_MAJOR)
 		return stk_err_set(err, -EPROTO,
-				   "shared memory: layout version %u of stokerd, %u of libstoker", major,
-				   STK_SHM_MAJOR);
+				   "shared memory: layout version %u of stokerd, %u of libstoker",
+				   major, STK_SHM_MAJOR);
 	return 0;
 }
 
@@ -91,8 +92,9 @@ int stk_shm_control_check(const void *map, uint64_t size, uint64_t slots_size,
 	int r;
 
 	if (size < sizeof(c))
-		return stk_err_set(err, -EPROTO, "control file: %" PRIu64 " bytes, at least %zu needed",
-				   size, sizeof(c));
+		return stk_err_set(err, -EPROTO,
+				   "control file: %" PRIu64 " bytes, at least %zu needed", size,
+				   sizeof(c));
 	/* Pairs with the daemon's release store when the header was complete. */
 	if (!atomic_load_explicit(&shm->ready, memory_order_acquire))
 		return stk_err_set(err, -EAGAIN, "control file: not ready");
@@ -102,14 +104,16 @@ int stk_shm_control_check(const void *map, uint64_t size, uint64_t slots_size,
 		return r;
 	if (c.file_size != size || c.slots_file_size != slots_size)
 		return stk_err_set(err, -EPROTO,
-				   "shared memory: control file %" PRIu64 " bytes and slots file %" PRIu64
-				   " by header, %" PRIu64 " and %" PRIu64 " by fstat",
+				   "shared memory: control file %" PRIu64
+				   " bytes and slots file %" PRIu64 " by header, %" PRIu64
+				   " and %" PRIu64 " by fstat",
 				   c.file_size, c.slots_file_size, size, slots_size);
-	if (!c.nslots || c.nslots > STK_SHM_MAX_SLOTS || !c.nfields || c.nfields > STK_SHM_MAX_FIELDS ||
-	    c.ring_entries < stk_shm_ring_entries(c.nslots) || c.ring_entries > 4 * STK_SHM_MAX_SLOTS ||
-	    (c.ring_entries & (c.ring_entries - 1)))
+	if (!c.nslots || c.nslots > STK_SHM_MAX_SLOTS || !c.nfields ||
+	    c.nfields > STK_SHM_MAX_FIELDS || c.ring_entries < stk_shm_ring_entries(c.nslots) ||
+	    c.ring_entries > 4 * STK_SHM_MAX_SLOTS || (c.ring_entries & (c.ring_entries - 1)))
 		return stk_err_set(err, -EPROTO,
-				   "control file: %" PRIu32 " slots, %" PRIu32 " fields, ring of %" PRIu32,
+				   "control file: %" PRIu32 " slots, %" PRIu32
+				   " fields, ring of %" PRIu32,
 				   c.nslots, c.nfields, c.ring_entries);
 	need = sizeof(struct stk_shm_desc) + c.nfields * sizeof(struct stk_shm_field);
 	if (c.desc_size < need || c.desc_size > need + PAGE || c.desc_size % 8 ||
@@ -117,11 +121,12 @@ int stk_shm_control_check(const void *map, uint64_t size, uint64_t slots_size,
 	    !inside(c.desc_off, (uint64_t)c.desc_size * c.nslots, size) || c.ring_off % 64 ||
 	    c.desc_off % 64 || !inside(c.error_off, STK_SHM_ERROR_SIZE, size) ||
 	    !inside(c.schema_off, c.schema_size, size) || !inside(c.state_off, c.state_size, size))
-		return stk_err_set(err, -EPROTO, "control file: a part lies outside its %" PRIu64 " bytes",
-				   size);
+		return stk_err_set(err, -EPROTO,
+				   "control file: a part lies outside its %" PRIu64 " bytes", size);
 	if (stk_mul_overflow(c.slot_size, (uint64_t)c.nslots, &need) || need != slots_size)
 		return stk_err_set(err, -EPROTO,
-				   "slots file: %" PRIu32 " slots of %" PRIu64 " bytes are not %" PRIu64,
+				   "slots file: %" PRIu32 " slots of %" PRIu64
+				   " bytes are not %" PRIu64,
 				   c.nslots, c.slot_size, slots_size);
 	memcpy(ret_copy, &c, offsetof(struct stk_shm_control, tail));
 	return 0;
@@ -134,7 +139,8 @@ int stk_shm_seat_check(const void *map, uint64_t size, const struct stk_shm_cont
 	int r;
 
 	if (size < sizeof(*seat))
-		return stk_err_set(err, -EPROTO, "seat file: %" PRIu64 " bytes, at least %zu needed", size,
+		return stk_err_set(err, -EPROTO,
+				   "seat file: %" PRIu64 " bytes, at least %zu needed", size,
 				   sizeof(*seat));
 	r = check_magic(seat->magic, STK_SHM_MAGIC_SEAT, seat->major, err);
 	if (r < 0)
@@ -142,8 +148,8 @@ int stk_shm_seat_check(const void *map, uint64_t size, const struct stk_shm_cont
 	if (seat->ring_entries != control->ring_entries || seat->ring_off % 64 ||
 	    !inside(seat->ring_off, (uint64_t)seat->ring_entries * sizeof(uint64_t), size))
 		return stk_err_set(err, -EPROTO,
-				   "seat file: ring of %" PRIu32 " entries at %" PRIu64 " in %" PRIu64
-				   " bytes, the feed has %" PRIu32,
+				   "seat file: ring of %" PRIu32 " entries at %" PRIu64
+				   " in %" PRIu64 " bytes, the feed has %" PRIu32,
 				   seat->ring_entries, seat->ring_off, size, control->ring_entries);
 	return 0;
 }
@@ -166,8 +172,8 @@ int stk_shm_desc_check(const struct stk_shm_desc *desc, const struct stk_shm_fie
 		if (!inside(f->offset, f->size, desc->extent_size) ||
 		    f->offset % STK_SHM_FIELD_ALIGN || f->nlead < 1 || f->nlead > 2)
 			return stk_err_set(err, -EPROTO,
-					   "batch descriptor: field %" PRIu32 " at %" PRIu64 "+%" PRIu64
-					   " of %" PRIu64,
+					   "batch descriptor: field %" PRIu32 " at %" PRIu64
+					   "+%" PRIu64 " of %" PRIu64,
 					   i, f->offset, f->size, desc->extent_size);
 	}
 	return 0;

@@ -43,10 +43,10 @@ enum { STK_SHM_WAIT_FUTEX = 1, STK_SHM_WAIT_FD = 2 };
 
 /* One entry of the publish ring. Plain stores; the ring's tail orders them (ring.h, P1). */
 struct stk_shm_entry {
-	uint32_t kind;  /* enum stk_shm_kind */
-	uint32_t slot;  /* STK_SHM_NO_SLOT unless kind is BATCH; also the index of its descriptor */
-	uint32_t era;   /* starts at 0, one more with each seek; entries of older eras are skipped */
-	uint32_t micro; /* micro-batch within the step */
+	uint32_t kind; /* enum stk_shm_kind */
+	uint32_t slot; /* STK_SHM_NO_SLOT unless kind is BATCH; also the index of its descriptor */
+	uint32_t era;  /* starts at 0, one more with each seek; entries of older eras are skipped */
+	uint32_t micro; /* micro-batch within the step; ERROR: a positive errno */
 	uint64_t epoch;
 	uint64_t step; /* global step within the epoch; EPOCH_END: steps the epoch had */
 };
@@ -59,21 +59,22 @@ struct stk_shm_control {
 	uint16_t major, minor;       /* readers refuse another major, accept any minor */
 	uint32_t header_size;        /* sizeof(struct stk_shm_control) */
 	uint32_t nslots;
-	uint32_t ring_entries; /* power of two, at least 2 * nslots + 2; of publish and release ring */
+	uint32_t
+		ring_entries; /* power of two, at least 2 * nslots + 2; of publish and release ring */
 	uint32_t nfields;
 	uint32_t desc_size; /* of one descriptor with its fields; multiple of 256 */
 	uint32_t nclasses;
-	uint64_t ring_off; /* publish ring: ring_entries * 32 bytes */
-	uint64_t desc_off; /* nslots descriptors of desc_size */
-	uint64_t error_off; /* STK_SHM_ERROR_SIZE bytes of UTF-8, zero-terminated */
+	uint64_t ring_off;                /* publish ring: ring_entries * 32 bytes */
+	uint64_t desc_off;                /* nslots descriptors of desc_size */
+	uint64_t error_off;               /* STK_SHM_ERROR_SIZE bytes of UTF-8, zero-terminated */
 	uint64_t schema_off, schema_size; /* JSON text, see LAYOUT.md; not terminated */
-	uint64_t state_off, state_size;   /* state header (state.h); a cursor follows it in a state */
-	uint64_t file_size;               /* of the control file */
-	uint64_t slot_size;               /* stride of slots in the slots file; multiple of the page */
-	uint64_t slots_file_size;         /* nslots * slot_size */
+	uint64_t state_off, state_size; /* state header (state.h); a cursor follows it in a state */
+	uint64_t file_size;             /* of the control file */
+	uint64_t slot_size;       /* stride of slots in the slots file; multiple of the page */
+	uint64_t slots_file_size; /* nslots * slot_size */
 	uint32_t rank, world;
 	uint32_t replicas, micros;
-	uint32_t reserved0[8]; /* zero; gains a meaning with a minor bump */
+	uint32_t reserved0[8];  /* zero; gains a meaning with a minor bump */
 	_Atomic uint32_t ready; /* stored last, with release; 0 while being built */
 	/* stokerd's line, with the tail of the publish ring: only the daemon stores here. */
 	alignas(128) _Atomic uint32_t tail; /* entries published since the feed began; futex word */
@@ -106,15 +107,15 @@ struct stk_shm_desc {
 	uint32_t slot, era;
 	uint64_t epoch, step;
 	uint32_t micro;
-	uint32_t flags; /* STK_SHM_DESC_* */
-	uint32_t memory;      /* enum stk_shm_memory */
-	uint32_t shape_class; /* index into the schema's classes */
-	uint32_t rows;        /* leading dimension of row fields */
-	uint32_t rows_real;   /* rows that hold a sample; the rest are masked padding */
-	uint32_t rows_bad;    /* masked because their sample is quarantined */
-	uint32_t width;       /* padded length of the length field */
-	uint32_t max_length;  /* longest real row of this batch */
-	uint32_t nids;        /* entries of the id and length lists; equals rows unless packed */
+	uint32_t flags;         /* STK_SHM_DESC_* */
+	uint32_t memory;        /* enum stk_shm_memory */
+	uint32_t shape_class;   /* index into the schema's classes */
+	uint32_t rows;          /* leading dimension of row fields */
+	uint32_t rows_real;     /* rows that hold a sample; the rest are masked padding */
+	uint32_t rows_bad;      /* masked because their sample is quarantined */
+	uint32_t width;         /* padded length of the length field */
+	uint32_t max_length;    /* longest real row of this batch */
+	uint32_t nids;          /* entries of the id and length lists; equals rows unless packed */
 	uint64_t real_tokens;   /* of this batch, after truncation */
 	uint64_t padded_tokens; /* rows * width */
 	uint64_t global_tokens; /* label tokens of all ranks and micro-batches in this step */
@@ -138,19 +139,19 @@ struct stk_shm_seat {
 	alignas(128) uint32_t magic; /* STK_SHM_MAGIC_SEAT */
 	uint16_t major, minor;
 	uint32_t ring_entries;
-	uint32_t seat;       /* number of this seat in its feed */
-	uint64_t ring_off;   /* release ring */
+	uint32_t seat;     /* number of this seat in its feed */
+	uint64_t ring_off; /* release ring */
 	uint64_t file_size;
-	uint32_t first;      /* index in the publish ring of the first entry for this seat */
+	uint32_t first; /* index in the publish ring of the first entry for this seat */
 	uint32_t reserved0[21];
 	/* The consumer's line: only the seat stores here, nothing in it is trusted. */
 	alignas(128) _Atomic uint32_t release_tail; /* entries put into the release ring */
-	_Atomic uint32_t consumed;                  /* publish entries taken (index after the last) */
-	_Atomic uint64_t batches;                   /* batches taken by next() */
-	_Atomic uint64_t wait_ns;                   /* time spent in next() with an empty ring */
-	_Atomic uint64_t waits;                     /* times the ring was found empty */
-	_Atomic uint64_t waiting_since_ns;          /* CLOCK_MONOTONIC; 0 when not in next() */
-	_Atomic uint64_t last_next_ns;              /* CLOCK_MONOTONIC of the last batch taken */
+	_Atomic uint32_t consumed;         /* publish entries taken (index after the last) */
+	_Atomic uint64_t batches;          /* batches taken by next() */
+	_Atomic uint64_t wait_ns;          /* time spent in next() with an empty ring */
+	_Atomic uint64_t waits;            /* times the ring was found empty */
+	_Atomic uint64_t waiting_since_ns; /* CLOCK_MONOTONIC; 0 when not in next() */
+	_Atomic uint64_t last_next_ns;     /* CLOCK_MONOTONIC of the last batch taken */
 	uint32_t reserved1[20];
 	/* Stored by both: the seat sets bits, the daemon clears them when it wakes. */
 	alignas(128) _Atomic uint32_t wait; /* STK_SHM_WAIT_* */

@@ -20,16 +20,19 @@ int stk_state_parse(const void *bytes, size_t size, struct stk_state_header *ret
 	struct stk_state_header h;
 
 	if (size < sizeof(h))
-		return stk_err_set(err, -EINVAL, "state: %zu bytes, at least %zu needed", size, sizeof(h));
+		return stk_err_set(err, -EINVAL, "state: %zu bytes, at least %zu needed", size,
+				   sizeof(h));
 	memcpy(&h, bytes, sizeof(h));
 	if (memcmp(h.magic, magic, sizeof(magic)))
 		return stk_err_set(err, -EINVAL, "state: not a stoker state (wrong first 8 bytes)");
 	if (h.version != STK_STATE_VERSION)
-		return stk_err_set(err, -EINVAL, "state: version %" PRIu32 ", this release reads %d",
-				   h.version, STK_STATE_VERSION);
+		return stk_err_set(err, -EINVAL,
+				   "state: version %" PRIu32 ", this release reads %d", h.version,
+				   STK_STATE_VERSION);
 	if (h.cursor_size != size - sizeof(h))
 		return stk_err_set(err, -EINVAL,
-				   "state: cursor of %" PRIu32 " bytes by its header, %zu bytes follow",
+				   "state: cursor of %" PRIu32
+				   " bytes by its header, %zu bytes follow",
 				   h.cursor_size, size - sizeof(h));
 	*ret_header = h;
 	*ret_cursor = (const uint8_t *)bytes + sizeof(h);

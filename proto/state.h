@@ -20,11 +20,11 @@ struct stk_hash {
 };
 
 struct stk_state_header {
-	char magic[8];             /* "STKSTATE" */
-	uint32_t version;          /* STK_STATE_VERSION */
-	uint32_t plan_version;     /* of the planner; another one is refused */
-	struct stk_hash data;      /* fingerprint of the datasets */
-	struct stk_hash spec;      /* digest of the spec keys that change plan or bytes */
+	char magic[8];         /* "STKSTATE" */
+	uint32_t version;      /* STK_STATE_VERSION */
+	uint32_t plan_version; /* of the planner; another one is refused */
+	struct stk_hash data;  /* fingerprint of the datasets */
+	struct stk_hash spec;  /* digest of the spec keys that change plan or bytes */
 	uint64_t seed;
 	uint32_t world;
 	uint32_t cursor_size; /* bytes that follow; 0 in the control file's copy */

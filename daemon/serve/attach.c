@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/attach.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/serve/job.h"
+
+#define WORLD_MAX UINT32_C(65536)
+
+static int get_u32(const json_t *parameters, const char *name, uint32_t min, uint32_t max,
+		   uint32_t missing, uint32_t *ret, struct stk_err *err)
+{
+	const json_t *value = json_object_get(parameters, name);
+
+	*ret = missing;
+	if (!value || json_is_null(value))
+		return 0;
+	if (!json_is_integer(value) || json_integer_value(value) < (json_int_t)min ||
+	    json_integer_value(value) > (json_int_t)max) {
+		_cleanup_(stk_freep) char *text = json_dumps(value, JSON_ENCODE_ANY);
+
+		return stk_err_set(err, -EINVAL,
+				   "attach: %s: %s is not an integer from %" PRIu32 " to %" PRIu32,
+				   name, text ? text : "?", min, max);
+	}
+	*ret = (uint32_t)json_integer_value(value);
+	return 0;
+}
+
+static int get_text(const json_t *parameters, const char *name, const char *missing,
+		    const char **ret, struct stk_err *err)
+{
+	const json_t *value = json_object_get(parameters, name);
+
+	*ret = missing;
+	if (!value || json_is_null(value))
+		return 0;
+	if (!json_is_string(value))
+		return stk_err_set(err, -EINVAL, "attach: %s: a string is needed", name);
+	*ret = json_string_value(value);
+	return 0;
+}
+
+static int check_versions(const json_t *parameters, struct stk_err *err)
+{
+	uint32_t min, max, layout;
+	const char *release;
+	int r;
+
+	if ((r = get_u32(parameters, "protocol_min", 1, INT32_MAX, 1, &min, err)) < 0 ||
+	    (r = get_u32(parameters, "protocol_max", 1, INT32_MAX, 1, &max, err)) < 0 ||
+	    (r = get_u32(parameters, "layout", 0, INT32_MAX, 0, &layout, err)) < 0 ||
+	    (r = get_text(parameters, "release", "unknown", &release, err)) < 0)
+		return r;
+	if (min > STK_MSG_PROTOCOL || max < STK_MSG_PROTOCOL)
+		return stk_err_set(err, -EPROTO,
+				   "attach: libstoker %s speaks protocol %" PRIu32 " to %" PRIu32
+				   ", stokerd %s speaks %d",
+				   release, min, max, STK_RELEASE, STK_MSG_PROTOCOL);
+	if (layout != STK_SHM_MAJOR)
+		return stk_err_set(err, -EPROTO,
+				   "attach: libstoker %s has shared-memory layout %" PRIu32
+				   ", stokerd %s has %d",
+				   release, layout, STK_RELEASE, STK_SHM_MAJOR);
+	return 0;
+}
+
+/* Trust. */
+
+static bool uid_listed(uid_t uid, char *const *users)
+{
+	struct passwd *pw = getpwuid(uid);
+	char number[16];
+
+	snprintf(number, sizeof(number), "%u", (unsigned)uid);
+	for (; users && *users; users++)
+		if (!strcmp(*users, number) || (pw && !strcmp(*users, pw->pw_name)))
+			return true;
+	return false;
+}
+
+static bool gid_listed(gid_t gid, char *const *groups)
+{
+	struct group *gr = getgrgid(gid);
+	char number[16];
+
+	snprintf(number, sizeof(number), "%u", (unsigned)gid);
+	for (; groups && *groups; groups++)
+		if (!strcmp(*groups, number) || (gr && !strcmp(*groups, gr->gr_name)))
+			return true;
+	return false;
+}
+
+static bool groups_listed(const struct stkd_conn *conn, char *const *groups)
+{
+	gid_t gids[256];
+	socklen_t size = sizeof(gids);
+
+	if (!groups)
+		return false;
+	if (gid_listed(conn->peer.gid, groups))
+		return true;
+	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERGROUPS, gids, &size) < 0)
+		return false;
+	for (size_t i = 0; i < size / sizeof(gid_t); i++)
+		if (gid_listed(gids[i], groups))
+			return true;
+	return false;
+}
+
+static int check_peer(const struct stkd_conn *conn, struct stk_err *err)
+{
+	const struct stkd_server *server = conn->server;
+	uid_t uid = conn->peer.uid;
+
+	if (uid == 0 || uid == geteuid())
+		return 0;
+	if (server->private_mode)
+		return stk_err_set(err, -EACCES,
+				   "attach: this private stokerd serves user %u, not user %u",
+				   (unsigned)geteuid(), (unsigned)uid);
+	if (!server->conf->users && !server->conf->groups)
+		return 0;
+	if (uid_listed(uid, server->conf->users) || groups_listed(conn, server->conf->groups))
+		return 0;
+	return stk_err_set(err, -EACCES,
+			   "attach: user %u is not among the users and groups of the configuration",
+			   (unsigned)uid);
+}
+
+/* A path makes the daemon read files for its client: only for those who could read them as it. */
+static int check_path(const struct stkd_conn *conn, const struct stk_spec *spec,
+		      struct stk_err *err)
+{
+	if (conn->peer.uid != 0 && conn->peer.uid != geteuid())
+		return stk_err_set(err, -EACCES,
+				   "attach: data: a path is served by a private stokerd; this one "
+				   "serves the streams of "
+				   "its configuration");
+	if (!spec->ndata)
+		return stk_err_set(err, -EINVAL, "attach: neither stream nor spec.data is given");
+	for (size_t i = 0; i < spec->ndata; i++)
+		if (spec->data[i].path[0] != '/')
+			return stk_err_set(err, -EINVAL,
+					   "attach: spec.data: %s is not an absolute path",
+					   spec->data[i].path);
+	return 0;
+}
+
+/* The spec. */
+
+static int find_stream(const struct stkd_conn *conn, const char *name, const struct stk_spec **ret,
+		       struct stk_err *err)
+{
+	const struct stkd_conf *conf = conn->server->conf;
+	_cleanup_(stk_freep) const char **names = calloc(conf->nstreams + 1, sizeof(char *));
+	const char *near;
+
+	*ret = stkd_conf_stream(conf, name);
+	if (*ret)
+		return 0;
+	for (size_t i = 0; names && i < conf->nstreams; i++)
+		names[i] = conf->streams[i]->name;
+	near = names ? stk_nearest(name, names) : NULL;
+	return stk_err_set(err, -ENOENT,
+			   "attach: unknown stream \"%s\"%s%s%s; stokerctl streams lists all %zu",
+			   name, near ? "; did you mean \"" : "", near ? near : "",
+			   near ? "\"?" : "", conf->nstreams);
+}
+
+static int parse_spec(const struct stk_spec *base, const json_t *json, struct stk_spec **ret,
+		      struct stk_err *err)
+{
+	_cleanup_(stk_tree_freep) struct stk_tree *tree = NULL;
+	int r;
+
+	if (json && !json_is_null(json)) {
+		r = stk_tree_from_json("spec", json, &tree, err);
+		if (r < 0)
+			return r;
+	}
+	if (base && tree && (stk_tree_get(tree, "data") || stk_tree_get(tree, "name")))
+		return stk_err_set(err, -EINVAL,
+				   "attach: spec: data and name belong to the stream %s and stay "
+				   "as configured",
+				   base->name);
+	return stk_spec_parse(base, tree, ret, err);
+}
+
+static int resolve_spec(struct stkd_conn *conn, const json_t *parameters,
+			struct stkd_attach *attach, struct stk_err *err)
+{
+	const struct stk_spec *base = NULL;
+	const char *stream;
+	int r = get_text(parameters, "stream", "", &stream, err);
+
+	if (r < 0)
+		return r;
+	if (stream[0]) {
+		r = find_stream(conn, stream, &base, err);
+		if (r < 0)
+			return r;
+	}
+	r = parse_spec(base, json_object_get(parameters, "spec"), &attach->spec, err);
+	if (r < 0)
+		return r;
+	attach->stream = stream;
+	if (base)
+		return 0;
+	r = check_path(conn, attach->spec, err);
+	if (r == 0)
+		attach->stream = attach->spec->data[0].path;
+	return r;
+}
+
+/* Rank, replica, job, state. */
+
+static int check_name(const char *name, struct stk_err *err)
+{
+	size_t n = strlen(name);
+
+	if (!n || n > 255)
+		return stk_err_set(err, -EINVAL, "attach: job: %zu bytes, 1 to 255 allowed", n);
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+			return stk_err_set(err, -EINVAL,
+					   "attach: job: control characters are not allowed");
+	return 0;
+}
+
+static int get_place(const json_t *parameters, struct stkd_attach *attach, struct stk_err *err)
+{
+	int r;
+
+	if ((r = get_text(parameters, "job", "", &attach->job, err)) < 0 ||
+	    (r = check_name(attach->job, err)) < 0 ||
+	    (r = get_u32(parameters, "world", 1, WORLD_MAX, 1, &attach->world, err)) < 0 ||
+	    (r = get_u32(parameters, "replicas", 1, STK_SHM_MAX_SEATS, 1, &attach->replicas, err)) <
+		    0 ||
+	    (r = get_u32(parameters, "rank", 0, attach->world - 1, 0, &attach->rank, err)) < 0)
+		return r;
+	return get_u32(parameters, "replica", 0, attach->replicas - 1, 0, &attach->replica, err);
+}
+
+static int get_state(const json_t *parameters, uint8_t state[STK_STATE_SIZE_MAX],
+		     struct stkd_attach *attach, struct stk_err *err)
+{
+	const char *text;
+	int n = get_text(parameters, "state", "", &text, err);
+
+	if (n < 0)
+		return n;
+	n = stk_hex_decode(text, state, STK_STATE_SIZE_MAX);
+	if (n < 0)
+		return stk_err_set(err, -EINVAL,
+				   "attach: state: %zu characters are not hexadecimal text of at "
+				   "most %d bytes",
+				   strlen(text), STK_STATE_SIZE_MAX);
+	attach->state = state;
+	attach->state_size = (size_t)n;
+	attach->rejoin = json_is_true(json_object_get(parameters, "rejoin"));
+	return 0;
+}
+
+void stkd_attach_call(struct stkd_conn *conn, const json_t *parameters)
+{
+	uint8_t state[STK_STATE_SIZE_MAX];
+	struct stkd_attach attach = {0};
+	struct stk_err err = {0};
+	int r;
+
+	if (conn->job)
+		r = stk_err_set(&err, -EBUSY,
+				"attach: this connection has a seat or asks for one already");
+	else if ((r = check_versions(parameters, &err)) == 0 && (r = check_peer(conn, &err)) == 0 &&
+		 (r = get_place(parameters, &attach, &err)) == 0 &&
+		 (r = get_state(parameters, state, &attach, &err)) == 0 &&
+		 (r = resolve_spec(conn, parameters, &attach, &err)) == 0)
+		r = stkd_job_attach(conn, &attach, &err);
+	stk_spec_free(attach.spec);
+	if (r < 0)
+		stkd_conn_refuse(conn, &err);
+}

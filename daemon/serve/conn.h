@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A connection to the control socket: messages in and out, the peer's credentials, and the one
+ * seat that may hang on it. Ends by hang-up, by the peer's pidfd, or by us with a reason.
+ */
+#ifndef STKD_CONN_H
+#define STKD_CONN_H
+
+#include <sys/socket.h>
+
+#include "daemon/serve/server.h"
+#include "proto/msg.h"
+
+struct stkd_feed;
+
+struct stkd_conn {
+	struct stkd_conn *next, **link; /* in server->conns */
+	struct stkd_server *server;
+	int fd, pidfd;
+	uv_poll_t poll, pid_poll, kick_poll;
+	unsigned handles; /* libuv handles that are not closed yet */
+	bool pid_watched, kick_watched, closing;
+	struct ucred peer;
+	struct stk_msg_in in;
+	/* The seat of this connection, or of its attach in progress. */
+	struct stkd_job *job;
+	struct stkd_feed *feed; /* a reference */
+	uint32_t rank, replica, replicas;
+	uint8_t *state; /* asked for at attach */
+	size_t state_size;
+	bool attaching; /* waits in its job for stream or feed */
+	bool rejoin;    /* continues its own position in a running job */
+	bool seated;
+};
+
+/* Takes over @fd. */
+void stkd_conn_new(struct stkd_server *server, int fd);
+/* @reason NULL: the peer hung up. Idempotent; memory goes when libuv has closed the handles. */
+void stkd_conn_close(struct stkd_conn *conn, const char *reason);
+
+/* Each returns false when the connection ended while sending. @parameters is taken over. */
+bool stkd_conn_reply(struct stkd_conn *conn, json_t *parameters);
+bool stkd_conn_reply_fds(struct stkd_conn *conn, json_t *parameters, const int *fds, size_t nfds);
+bool stkd_conn_progress(struct stkd_conn *conn, json_t *parameters);
+bool stkd_conn_refuse(struct stkd_conn *conn, const struct stk_err *err);
+bool stkd_conn_error(struct stkd_conn *conn, const char *name, json_t *parameters);
+
+/* Watches the kick eventfd of the seat just taken. */
+int stkd_conn_watch_kick(struct stkd_conn *conn, int kick_fd);
+
+#endif

@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/flight.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define RANGE_BYTES (UINT64_C(256) << 10) /* of a slot, for one claim of a worker */
+
+static void flight_run(struct stkd_task *task, uint32_t first, uint32_t n);
+static void flight_done(struct stkd_task *task);
+
+int stkd_flights_new(struct stkd_feed *feed)
+{
+	feed->flights = calloc(feed->nslots, sizeof(*feed->flights));
+	feed->queue = calloc(feed->nslots, sizeof(struct stkd_flight *));
+	feed->slot = calloc(feed->nslots, sizeof(*feed->slot));
+	if (!feed->flights || !feed->queue || !feed->slot)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < feed->nslots; i++) {
+		struct stkd_flight *f = &feed->flights[i];
+
+		f->feed = feed;
+		f->task.run = flight_run;
+		f->task.done = flight_done;
+		f->recipe.ids = calloc(feed->stream->rows_max, sizeof(uint64_t));
+		if (!f->recipe.ids)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+void stkd_flights_free(struct stkd_feed *feed)
+{
+	for (uint32_t i = 0; feed->flights && i < feed->nslots; i++)
+		free(feed->flights[i].recipe.ids);
+	free(feed->flights);
+	free(feed->queue);
+	free(feed->slot);
+}
+
+/* Publishing. */
+
+static void wake_seats(struct stkd_feed *feed)
+{
+	bool futex = false;
+
+	for (uint32_t i = 0; i < feed->replicas; i++)
+		futex |= stkd_seat_wake(&feed->seats[i]);
+	/* All seats of a feed sleep on the one word; each looks again by itself. */
+	if (futex)
+		syscall(SYS_futex, &feed->shm->tail, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void stkd_feed_publish_entry(struct stkd_feed *feed, const struct stk_shm_entry *entry)
+{
+	/* Relaxed: for the eye only. */
+	atomic_store_explicit(&feed->shm->beat_ns, stkd_now_ns(), memory_order_relaxed);
+	stk_ring_publish(&feed->ring, entry);
+	wake_seats(feed);
+}
+
+void stkd_feed_publish_error(struct stkd_feed *feed, const char *text)
+{
+	struct stk_shm_entry entry = {
+		.kind = STK_SHM_ERROR, .slot = STK_SHM_NO_SLOT, .era = feed->era};
+
+	if (feed->state == STKD_FEED_FAILED || feed->state == STKD_FEED_CLOSED)
+		return;
+	stkd_flights_forget(feed);
+	feed->state = STKD_FEED_FAILED;
+	/* The entry's publication (P1) orders the text before it. */
+	snprintf((char *)feed->control.map + feed->shm->error_off, STK_SHM_ERROR_SIZE, "%s", text);
+	stkd_feed_publish_entry(feed, &entry);
+}
+
+void stkd_feed_publish_end(struct stkd_feed *feed)
+{
+	struct stk_shm_entry entry = {
+		.kind = STK_SHM_STREAM_END,
+		.slot = STK_SHM_NO_SLOT,
+		.era = feed->era,
+		.epoch = feed->stream->spec->epochs,
+	};
+
+	feed->state = STKD_FEED_ENDED;
+	stkd_feed_publish_entry(feed, &entry);
+}
+
+static void fill_descriptor(struct stkd_feed *feed, struct stkd_flight *f)
+{
+	uint8_t *at =
+		feed->control.map + feed->shm->desc_off + (uint64_t)f->slot * feed->shm->desc_size;
+
+	f->desc.slot = f->slot;
+	f->desc.era = feed->era;
+	/* Relaxed: the lock ordered the workers' sums before us. */
+	f->desc.real_tokens = atomic_load_explicit(&f->real_tokens, memory_order_relaxed);
+	f->desc.max_length = atomic_load_explicit(&f->max_length, memory_order_relaxed);
+	f->desc.step_ns = stkd_now_ns() - f->planned_ns;
+	memcpy(at, &f->desc, offsetof(struct stk_shm_desc, cursor) + f->desc.cursor_size);
+	memcpy(at + sizeof(f->desc), f->layout.fields,
+	       feed->shm->nfields * sizeof(struct stk_shm_field));
+}
+
+static void publish_batch(struct stkd_feed *feed, struct stkd_flight *f)
+{
+	struct stkd_slot *slot = &feed->slot[f->slot];
+	struct stk_shm_entry entry = {
+		.kind = STK_SHM_BATCH,
+		.slot = f->slot,
+		.era = feed->era,
+		.micro = f->desc.micro,
+		.epoch = f->desc.epoch,
+		.step = f->desc.step,
+	};
+
+	fill_descriptor(feed, f);
+	slot->state = STKD_SLOT_PUBLISHED;
+	slot->index = feed->ring.tail;
+	slot->holders = feed->replicas == 64 ? UINT64_MAX : (UINT64_C(1) << feed->replicas) - 1;
+	slot->since_ns = stkd_now_ns();
+	feed->batches++;
+	feed->epoch = f->desc.epoch;
+	if (f->desc.flags & STK_SHM_DESC_LAST_MICRO)
+		feed->steps++;
+	atomic_store_explicit(&feed->shm->published, feed->batches, memory_order_relaxed);
+	stkd_feed_publish_entry(feed, &entry);
+}
+
+static void publish_ends(struct stkd_feed *feed, const struct stkd_flight *f)
+{
+	struct stk_shm_entry entry = {
+		.kind = STK_SHM_EPOCH_END,
+		.slot = STK_SHM_NO_SLOT,
+		.era = feed->era,
+		.epoch = f->desc.epoch,
+		.step = f->steps_in_epoch,
+	};
+
+	if (f->epoch_ends)
+		stkd_feed_publish_entry(feed, &entry);
+	if (f->stream_ends)
+		stkd_feed_publish_end(feed);
+}
+
+/* In step order: what is done at the head of the queue goes out, the rest waits behind it. */
+static void publish_ready(struct stkd_feed *feed)
+{
+	while (feed->queue_len && feed->queue[feed->queue_head]->done) {
+		struct stkd_flight *f = feed->queue[feed->queue_head];
+
+		feed->queue_head = (feed->queue_head + 1) % feed->nslots;
+		feed->queue_len--;
+		f->in_use = false;
+		/* Relaxed: the lock ordered the workers' stores before us. */
+		if (atomic_load_explicit(&f->failed, memory_order_relaxed)) {
+			feed->slot[f->slot].state = STKD_SLOT_FREE;
+			stkd_feed_publish_error(feed, f->err.text);
+			return;
+		}
+		publish_batch(feed, f);
+		publish_ends(feed, f);
+	}
+}
+
+/* Assembling, on workers. */
+
+static void flight_run(struct stkd_task *task, uint32_t first, uint32_t n)
+{
+	struct stkd_flight *f = (struct stkd_flight *)task;
+	struct stkd_feed *feed = f->feed;
+	struct stkd_rows_result result = {0};
+	struct stk_err err;
+	uint32_t max;
+	int r, none = 0;
+
+	/* Relaxed: a stale 0 only costs work. */
+	if (atomic_load_explicit(&f->failed, memory_order_relaxed))
+		return;
+	r = stkd_assembly_rows(feed->stream->assembly, &f->layout, &f->recipe,
+			       feed->slots.map + (uint64_t)f->slot * feed->shm->slot_size, first, n,
+			       &result, &err);
+	if (r < 0) {
+		/* Only the first failure writes f->err; the pool orders it before done(). */
+		if (atomic_compare_exchange_strong(&f->failed, &none, r))
+			f->err = err;
+		return;
+	}
+	/* Relaxed: sums; the pool orders them before done(). */
+	atomic_fetch_add_explicit(&f->real_tokens, result.real_tokens, memory_order_relaxed);
+	max = atomic_load_explicit(&f->max_length, memory_order_relaxed);
+	while (max < result.max_length &&
+	       !atomic_compare_exchange_weak_explicit(&f->max_length, &max, result.max_length,
+						      memory_order_relaxed, memory_order_relaxed))
+		;
+}
+
+static void flight_done(struct stkd_task *task)
+{
+	struct stkd_flight *f = (struct stkd_flight *)task;
+	struct stkd_feed *feed = f->feed;
+
+	pthread_mutex_lock(&feed->lock);
+	f->done = true;
+	if (f->stale) {
+		f->in_use = false;
+		feed->slot[f->slot].state = STKD_SLOT_FREE;
+	} else {
+		publish_ready(feed);
+	}
+	stkd_feed_advance(feed);
+	pthread_mutex_unlock(&feed->lock);
+	stkd_feed_unref(feed);
+}
+
+/* Planning. */
+
+static struct stkd_flight *free_flight(struct stkd_feed *feed)
+{
+	for (uint32_t i = 0; i < feed->nslots; i++)
+		if (!feed->flights[i].in_use)
+			return &feed->flights[i];
+	return NULL;
+}
+
+static int free_slot(const struct stkd_feed *feed)
+{
+	for (uint32_t i = 0; i < feed->nslots; i++)
+		if (feed->slot[i].state == STKD_SLOT_FREE)
+			return (int)i;
+	return -1;
+}
+
+static int next_step(struct stkd_feed *feed)
+{
+	int r;
+
+	if (feed->have_step)
+		return 0;
+	memcpy(feed->cursor_before, feed->cursor, feed->cursor_size);
+	feed->cursor_before_size = feed->cursor_size;
+	r = stkd_iter_next(feed->iter, &feed->step);
+	if (r < 0)
+		return r;
+	feed->cursor_size = (uint32_t)stkd_iter_cursor(feed->iter, feed->cursor);
+	feed->have_step = true;
+	feed->micro = 0;
+	return 0;
+}
+
+/*
+ * A state taken in the middle of an optimiser step goes back to the beginning of the step: its
+ * gradients were never applied.
+ */
+static void copy_cursor(struct stkd_feed *feed, struct stkd_flight *f, bool last_micro)
+{
+	f->desc.cursor_size = last_micro ? feed->cursor_size : feed->cursor_before_size;
+	memcpy(f->desc.cursor, last_micro ? feed->cursor : feed->cursor_before,
+	       f->desc.cursor_size);
+}
+
+static void describe(struct stkd_feed *feed, struct stkd_flight *f)
+{
+	const struct stkd_recipe *recipe = &f->recipe;
+	const struct stkd_layout *layout = &f->layout;
+	bool last_micro = feed->micro + 1 == feed->micros;
+
+	memset(&f->desc, 0, offsetof(struct stk_shm_desc, cursor));
+	f->desc.epoch = recipe->epoch;
+	f->desc.step = recipe->step;
+	f->desc.micro = recipe->micro;
+	f->desc.flags = last_micro ? STK_SHM_DESC_LAST_MICRO : 0;
+	f->desc.memory = STK_SHM_MEMORY_HOST;
+	f->desc.shape_class = recipe->shape_class;
+	f->desc.rows = recipe->rows;
+	f->desc.rows_real = recipe->rows_real;
+	f->desc.width = recipe->width;
+	f->desc.nids = recipe->rows;
+	f->desc.padded_tokens = (uint64_t)recipe->rows * recipe->width;
+	f->desc.global_tokens = feed->step.real_tokens;
+	f->desc.extent_size = layout->extent_size;
+	f->desc.ids_off = layout->ids_off;
+	f->desc.lengths_off = layout->lengths_off;
+	copy_cursor(feed, f, last_micro);
+}
+
+/* The recipe of this rank's next micro-batch. */
+static int plan_flight(struct stkd_feed *feed, struct stkd_flight *f)
+{
+	const struct stkd_step *step = &feed->step;
+	uint64_t epochs = feed->stream->spec->epochs;
+	struct stkd_part part;
+	int r = next_step(feed);
+
+	if (r < 0)
+		return r;
+	stkd_step_part(feed->stream->plan, step, feed->rank, feed->micro, &part);
+	f->recipe.epoch = step->epoch;
+	f->recipe.step = step->step;
+	f->recipe.micro = feed->micro;
+	f->recipe.shape_class = step->shape_class;
+	f->recipe.width = step->width;
+	f->recipe.rows = part.rows;
+	f->recipe.rows_real = part.rows_real;
+	memcpy(f->recipe.ids, part.ids, part.rows_real * sizeof(uint64_t));
+	r = stkd_assembly_layout(feed->stream->assembly, part.rows, step->width, &f->layout);
+	if (r < 0)
+		return r;
+	describe(feed, f);
+	feed->micro++;
+	f->epoch_ends = feed->micro == feed->micros && step->last_of_epoch;
+	f->steps_in_epoch = step->step + 1;
+	f->stream_ends = f->epoch_ends && epochs && step->epoch + 1 >= epochs;
+	feed->have_step = feed->micro < feed->micros;
+	return 0;
+}
+
+static void submit_flight(struct stkd_feed *feed, struct stkd_flight *f, uint32_t slot)
+{
+	uint64_t row_bytes = f->layout.size / STK_MAX(f->recipe.rows, 1) + 1;
+
+	f->slot = slot;
+	f->in_use = true;
+	f->done = f->stale = false;
+	f->planned_ns = stkd_now_ns();
+	/* Relaxed: submitting orders them before the workers. */
+	atomic_store_explicit(&f->real_tokens, 0, memory_order_relaxed);
+	atomic_store_explicit(&f->max_length, 0, memory_order_relaxed);
+	atomic_store_explicit(&f->failed, 0, memory_order_relaxed);
+	feed->slot[slot].state = STKD_SLOT_FILLING;
+	feed->queue[(feed->queue_head + feed->queue_len++) % feed->nslots] = f;
+	f->task.owner = feed;
+	f->task.nrows = f->recipe.rows;
+	f->task.range_rows = (uint32_t)STK_MAX(RANGE_BYTES / row_bytes, 1);
+	stkd_feed_ref(feed);
+	stkd_pool_submit(feed->pool, &f->task);
+}
+
+/*
+ * A slot for the next batch, or -1 when the feed has to wait. K3/K4 of ring.h: after need_kick is
+ * set, the rings are looked at once more.
+ */
+static int find_slot(struct stkd_feed *feed)
+{
+	int slot = free_slot(feed);
+
+	if (slot < 0 && stkd_feed_drain(feed))
+		slot = free_slot(feed);
+	if (slot < 0 && !feed->dry) {
+		feed->dry = true;
+		stk_ring_set_need_kick(feed->shm, 1);
+		if (stkd_feed_drain(feed))
+			slot = free_slot(feed);
+	}
+	if (slot >= 0 && feed->dry) {
+		feed->dry = false;
+		stk_ring_set_need_kick(feed->shm, 0);
+	}
+	return slot;
+}
+
+void stkd_feed_advance(struct stkd_feed *feed)
+{
+	while (feed->state == STKD_FEED_RUNNING) {
+		struct stkd_flight *f = free_flight(feed);
+		int slot = f ? find_slot(feed) : -1;
+
+		if (slot < 0)
+			return;
+		if (plan_flight(feed, f) < 0) {
+			stkd_feed_publish_error(feed, "the plan could not go on: out of memory");
+			return;
+		}
+		submit_flight(feed, f, (uint32_t)slot);
+		if (f->stream_ends)
+			feed->state = STKD_FEED_ENDED;
+	}
+}
+
+void stkd_flights_forget(struct stkd_feed *feed)
+{
+	while (feed->queue_len) {
+		struct stkd_flight *f = feed->queue[feed->queue_head];
+
+		feed->queue_head = (feed->queue_head + 1) % feed->nslots;
+		feed->queue_len--;
+		f->stale = true;
+		/* One that is done but unpublished has no worker left to give its slot back. */
+		if (f->done) {
+			f->in_use = false;
+			feed->slot[f->slot].state = STKD_SLOT_FREE;
+		}
+	}
+	feed->have_step = false;
+}
+
+/* Releases. */
+
+static void seat_fault(struct stkd_feed *feed, struct stkd_seat *seat, const char *reason)
+{
+	snprintf(seat->fault, sizeof(seat->fault), "%s", reason);
+	if (feed->fault)
+		feed->fault(feed->fault_data);
+}
+
+/* One claim of a seat against our own lease table. */
+static bool take_release(struct stkd_feed *feed, struct stkd_seat *seat, uint32_t slot,
+			 uint32_t index, unsigned *freed)
+{
+	uint64_t bit = UINT64_C(1) << seat->number;
+
+	if (slot >= feed->nslots || feed->slot[slot].state != STKD_SLOT_PUBLISHED ||
+	    feed->slot[slot].index != index || !(feed->slot[slot].holders & bit))
+		return false;
+	feed->slot[slot].holders &= ~bit;
+	if (!feed->slot[slot].holders) {
+		feed->slot[slot].state = STKD_SLOT_FREE;
+		(*freed)++;
+	}
+	return true;
+}
+
+static unsigned drain_seat(struct stkd_feed *feed, struct stkd_seat *seat)
+{
+	uint32_t limit = seat->drain.mask + 1, slot, index;
+	unsigned freed = 0;
+	char text[160];
+	int got;
+
+	/* Bounded by the ring's size: a seat cannot keep us here. */
+	while (limit-- && (got = stk_ring_drain(&seat->drain, &slot, &index)) != STK_RING_EMPTY) {
+		if (got == STK_RING_LIE) {
+			seat_fault(feed, seat,
+				   "its release index moved further than the ring is long");
+			return freed;
+		}
+		if (!take_release(feed, seat, slot, index, &freed)) {
+			snprintf(text, sizeof(text),
+				 "it released slot %" PRIu32 " of entry %" PRIu32
+				 ", which it does not hold",
+				 slot, index);
+			seat_fault(feed, seat, text);
+			return freed;
+		}
+	}
+	return freed;
+}
+
+unsigned stkd_feed_drain(struct stkd_feed *feed)
+{
+	unsigned freed = 0;
+
+	for (uint32_t i = 0; i < feed->replicas; i++) {
+		struct stkd_seat *seat = &feed->seats[i];
+
+		if (seat->state == STKD_SEAT_TAKEN && !seat->fault[0])
+			freed += drain_seat(feed, seat);
+	}
+	return freed;
+}

@@ -1,0 +1,652 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/job.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/log.h"
+
+#define SLOTS_MIN 2
+
+static void continue_attaches(struct stkd_job *job);
+
+/* Registry. */
+
+static struct stkd_job *find_job(struct stkd_server *server, uid_t uid, const char *stream,
+				 const char *name)
+{
+	for (struct stkd_job *job = server->jobs; job; job = job->next)
+		if (job->uid == uid && !strcmp(job->stream, stream) && !strcmp(job->name, name))
+			return job;
+	return NULL;
+}
+
+static void free_job(struct stkd_job *job)
+{
+	stkd_stream_unref(job->opened);
+	stk_spec_free(job->spec);
+	free(job->stream);
+	free(job->name);
+	free(job->start);
+	free(job);
+}
+
+static bool has_conns(const struct stkd_job *job)
+{
+	for (const struct stkd_conn *c = job->server->conns; c; c = c->next)
+		if (c->job == job)
+			return true;
+	return false;
+}
+
+static void drop_feed(struct stkd_job_feed *jf)
+{
+	struct stkd_job_feed **at = &jf->job->feeds;
+
+	while (*at != jf)
+		at = &(*at)->next;
+	*at = jf->next;
+	stkd_feed_unref(jf->feed);
+	free(jf);
+}
+
+/* A job without seats and without anybody on the way ends; work under way is told to stop. */
+static void end_if_empty(struct stkd_job *job)
+{
+	bool busy = job->opening;
+
+	if (has_conns(job))
+		return;
+	atomic_store(&job->progress.cancel, true);
+	for (struct stkd_job_feed *jf = job->feeds, *next; jf; jf = next) {
+		next = jf->next;
+		if (jf->building) {
+			atomic_store(&jf->feed->progress.cancel, true);
+			busy = true;
+		} else {
+			stkd_feed_close(jf->feed);
+			drop_feed(jf);
+		}
+	}
+	if (busy)
+		return;
+	log_info("job %s on %s ended", job->name, job->stream);
+	*job->link = job->next;
+	if (job->next)
+		job->next->link = job->link;
+	free_job(job);
+}
+
+static struct stkd_job *new_job(struct stkd_server *server, const struct stkd_conn *conn,
+				struct stkd_attach *attach)
+{
+	struct stkd_job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
+	job->server = server;
+	job->uid = conn->peer.uid;
+	job->stream = strdup(attach->stream);
+	job->name = strdup(attach->job);
+	job->start = malloc(attach->state_size + 1);
+	if (!job->stream || !job->name || !job->start) {
+		free_job(job);
+		return NULL;
+	}
+	memcpy(job->start, attach->state_size ? attach->state : (const uint8_t *)"",
+	       attach->state_size);
+	job->start_size = attach->state_size;
+	job->world = attach->world;
+	job->replicas = attach->replicas;
+	job->spec = STK_STEAL(attach->spec);
+	job->created_ns = stkd_now_ns();
+	job->next = server->jobs;
+	job->link = &server->jobs;
+	if (job->next)
+		job->next->link = &job->next;
+	server->jobs = job;
+	return job;
+}
+
+/* Every later attach brings what the first one fixed. */
+
+static int check_number(const struct stkd_job *job, const char *what, uint32_t theirs,
+			uint32_t ours, struct stk_err *err)
+{
+	if (theirs == ours)
+		return 0;
+	return stk_err_set(err, -EEXIST,
+			   "job %s: %s %" PRIu32 " asked for, the job was created with %" PRIu32,
+			   job->name, what, theirs, ours);
+}
+
+static int check_spec(const struct stkd_job *job, const struct stk_spec *theirs,
+		      struct stk_err *err)
+{
+	const struct stk_spec *ours = job->opened ? job->opened->spec : job->spec;
+	_cleanup_(stk_freep) char *a = NULL, *b = NULL;
+	const char *key = stk_spec_difference(theirs, ours, &a, &b);
+
+	if (!key)
+		return 0;
+	return stk_err_set(err, -EEXIST, "job %s: %s: %s asked for, the job was created with %s",
+			   job->name, key, a ? a : "nothing", b ? b : "nothing");
+}
+
+static int check_joins(const struct stkd_job *job, const struct stkd_attach *attach,
+		       struct stk_err *err)
+{
+	int r = check_number(job, "world", attach->world, job->world, err);
+
+	if (!r)
+		r = check_number(job, "replicas", attach->replicas, job->replicas, err);
+	if (!r)
+		r = check_spec(job, attach->spec, err);
+	if (r || attach->rejoin)
+		return r;
+	if (attach->state_size != job->start_size ||
+	    (job->start_size && memcmp(attach->state, job->start, job->start_size)))
+		return stk_err_set(err, -EEXIST,
+				   "job %s: another start state than the one it was created with "
+				   "(%zu and %zu bytes)",
+				   job->name, attach->state_size, job->start_size);
+	return 0;
+}
+
+/* Opening the stream, on a work thread. */
+
+static void open_work(uv_work_t *work)
+{
+	struct stkd_job *job = work->data;
+	struct stkd_shard_limits limits = {.header_max = job->server->conf->header_max};
+
+	job->result = stkd_stream_open(job->spec, job->name, job->world, &limits, &job->progress,
+				       &job->opened, &job->err);
+}
+
+static void refuse_all(struct stkd_job *job, const struct stk_err *err, bool of_rank, uint32_t rank)
+{
+	for (struct stkd_conn *c = job->server->conns, *next; c; c = next) {
+		next = c->next;
+		if (c->job != job || !c->attaching || (of_rank && c->rank != rank))
+			continue;
+		c->job = NULL;
+		c->attaching = false;
+		stkd_conn_refuse(c, err);
+	}
+}
+
+static void open_done(uv_work_t *work, int status)
+{
+	struct stkd_job *job = work->data;
+
+	(void)status;
+	job->opening = false;
+	if (job->result < 0) {
+		log_warn("job %s on %s refused: %s", job->name, job->stream, job->err.text);
+		refuse_all(job, &job->err, false, 0);
+	} else {
+		job->spec = NULL; /* the stream has it */
+		log_info("job %s on %s: %" PRIu64 " samples, %" PRIu64
+			 " steps an epoch, world %" PRIu32,
+			 job->name, job->stream, stkd_plan_counts(job->opened->plan)->samples,
+			 stkd_plan_counts(job->opened->plan)->steps, job->world);
+		continue_attaches(job);
+	}
+	end_if_empty(job);
+}
+
+/* Feeds. */
+
+static struct stkd_job_feed *find_feed(struct stkd_job *job, uint32_t rank)
+{
+	for (struct stkd_job_feed *jf = job->feeds; jf; jf = jf->next)
+		if (jf->rank == rank)
+			return jf;
+	return NULL;
+}
+
+static void memory_freed(void *data, uint64_t bytes)
+{
+	struct stkd_server *server = data;
+
+	/* Relaxed: a sum that only the loop compares. */
+	atomic_fetch_sub_explicit(&server->memory_used, bytes, memory_order_relaxed);
+}
+
+static void feed_fault(void *data)
+{
+	struct stkd_server *server = data;
+
+	uv_async_send(&server->fault);
+}
+
+/* Fits the slots into what is left of the budget: fewer than asked for if need be, never below two. */
+static int charge(struct stkd_server *server, const struct stkd_stream *stream,
+		  uint32_t *ret_nslots, struct stk_err *err)
+{
+	uint64_t used = atomic_load_explicit(&server->memory_used, memory_order_relaxed);
+	uint64_t left = server->memory_limit > used ? server->memory_limit - used : 0;
+	uint64_t fit = left / stream->slot_size;
+	uint32_t want = stream->spec->prefetch;
+
+	if (fit < SLOTS_MIN)
+		return stk_err_set(
+			err, -ENOMEM,
+			"memory: a feed needs %d slots of %" PRIu64 " bytes, %" PRIu64
+			" of the limit of %" PRIu64
+			" bytes are left; raise memory, or lower rows, tokens or max_length",
+			SLOTS_MIN, stream->slot_size, left, server->memory_limit);
+	if (fit < want)
+		log_warn("memory: prefetch lowered from %" PRIu32 " to %" PRIu64
+			 " slots of %" PRIu64 " bytes, %" PRIu64 " of the limit of %" PRIu64
+			 " bytes are left",
+			 want, fit, stream->slot_size, left, server->memory_limit);
+	*ret_nslots = (uint32_t)STK_MIN(fit, want);
+	atomic_fetch_add_explicit(&server->memory_used, *ret_nslots * stream->slot_size,
+				  memory_order_relaxed);
+	return 0;
+}
+
+static void build_work(uv_work_t *work)
+{
+	struct stkd_job_feed *jf = work->data;
+
+	jf->result = stkd_feed_build(jf->feed, &jf->params, &jf->err);
+}
+
+static void build_done(uv_work_t *work, int status)
+{
+	struct stkd_job_feed *jf = work->data;
+	struct stkd_job *job = jf->job;
+
+	(void)status;
+	jf->building = false;
+	jf->waiting_since_ns = stkd_now_ns();
+	free(jf->state);
+	jf->state = NULL;
+	if (jf->result < 0) {
+		log_warn("job %s rank %" PRIu32 " refused: %s", job->name, jf->rank, jf->err.text);
+		refuse_all(job, &jf->err, true, jf->rank);
+		drop_feed(jf);
+	}
+	continue_attaches(job);
+	end_if_empty(job);
+}
+
+/* Slots and workers on one node: the only one, or ranks in turn while the client names no GPU. */
+static unsigned choose_node(const struct stkd_server *server, uint32_t rank)
+{
+	return server->topology.nnodes ? rank % server->topology.nnodes : 0;
+}
+
+static int fill_params(struct stkd_job *job, const struct stkd_conn *conn,
+		       struct stkd_feed_params *ret)
+{
+	const struct stkd_server *server = job->server;
+	const struct stk_spec *spec = job->opened->spec;
+	unsigned node = choose_node(server, conn->rank);
+
+	*ret = (struct stkd_feed_params){
+		.stream = job->opened,
+		.pool = server->pools[node],
+		.rank = conn->rank,
+		.replicas = job->replicas,
+		.node = server->topology.nnodes ? server->topology.nodes[node].id : -1,
+		.numa = stkd_server_need(server, spec->numa, server->conf->numa),
+		.lock = stkd_server_need(server, spec->lock, server->conf->lock),
+		.state = conn->state,
+		.state_size = conn->state_size,
+	};
+	return 0;
+}
+
+static struct stkd_job_feed *new_feed(struct stkd_job *job, const struct stkd_conn *conn,
+				      struct stk_err *err)
+{
+	struct stkd_job_feed *jf = calloc(1, sizeof(*jf));
+
+	if (!jf || fill_params(job, conn, &jf->params) < 0)
+		goto no_memory;
+	jf->state = malloc(conn->state_size + 1);
+	if (!jf->state)
+		goto no_memory;
+	memcpy(jf->state, conn->state_size ? conn->state : (const uint8_t *)"", conn->state_size);
+	jf->params.state = jf->state;
+	if (charge(job->server, job->opened, &jf->params.nslots, err) < 0)
+		goto failed;
+	jf->feed = stkd_feed_alloc(&jf->params);
+	if (!jf->feed) {
+		memory_freed(job->server, jf->params.nslots * job->opened->slot_size);
+		goto no_memory;
+	}
+	jf->feed->charged = jf->params.nslots * job->opened->slot_size;
+	jf->feed->freed = memory_freed;
+	jf->feed->fault = feed_fault;
+	jf->feed->freed_data = jf->feed->fault_data = job->server;
+	jf->job = job;
+	jf->rank = conn->rank;
+	jf->next = job->feeds;
+	job->feeds = jf;
+	return jf;
+no_memory:
+	stk_err_set(err, -ENOMEM, "out of memory");
+failed:
+	if (jf)
+		free(jf->state);
+	free(jf);
+	return NULL;
+}
+
+static int start_build(struct stkd_job *job, const struct stkd_conn *conn, struct stk_err *err)
+{
+	struct stkd_job_feed *jf = new_feed(job, conn, err);
+
+	if (!jf)
+		return err->code;
+	jf->building = true;
+	jf->work.data = jf;
+	uv_queue_work(&job->server->loop, &jf->work, build_work, build_done);
+	return 0;
+}
+
+/* The last reply of an attach, with its descriptors. */
+static bool reply_attached(struct stkd_conn *conn, struct stkd_job_feed *jf)
+{
+	struct stkd_feed *feed = jf->feed;
+	struct stkd_seat *seat = &feed->seats[conn->replica];
+	const int fds[] = {feed->control_ro_fd, feed->slots.fd, seat->file.fd, seat->kick_fd,
+			   seat->wake_fds[1]};
+	json_t *reply = json_pack(
+		"{s:i, s:i, s:s, s:i, s:s, s:s, s:i, s:I, s:I, s:i, s:I, s:I, s:I, s:i, s:b}",
+		"protocol", STK_MSG_PROTOCOL, "layout", STK_SHM_MAJOR, "release", STK_RELEASE,
+		"plan_version", STKD_PLAN_VERSION, "stream", jf->job->stream, "job", jf->job->name,
+		"seat", (int)conn->replica, "first", (json_int_t)seat->shm->first, "era",
+		(json_int_t)feed->era, "pid", (int)getpid(), "control_size",
+		(json_int_t)feed->control.size, "slots_size", (json_int_t)feed->slots.size,
+		"seat_size", (json_int_t)seat->file.size, "node", feed->slots.node, "locked",
+		feed->slots.locked);
+
+	return stkd_conn_reply_fds(conn, reply, fds, STK_ARRAY_SIZE(fds));
+}
+
+static void take_seat(struct stkd_conn *conn, struct stkd_job_feed *jf)
+{
+	struct stk_err err;
+
+	conn->attaching = false;
+	if (stkd_feed_take_seat(jf->feed, conn->replica, &conn->peer, conn, &err) < 0) {
+		conn->job = NULL;
+		stkd_conn_refuse(conn, &err);
+		return;
+	}
+	conn->seated = true;
+	conn->feed = stkd_feed_ref(jf->feed);
+	conn->server->nseats++;
+	if (stkd_conn_watch_kick(conn, jf->feed->seats[conn->replica].kick_fd) < 0) {
+		stkd_conn_close(conn, "out of descriptors");
+		return;
+	}
+	log_info("job %s on %s: rank %" PRIu32 " replica %" PRIu32 " attached, pid %d",
+		 jf->job->name, jf->job->stream, conn->rank, conn->replica, (int)conn->peer.pid);
+	reply_attached(conn, jf);
+}
+
+/* One waiting attach: as far as it can go now. */
+static void continue_attach(struct stkd_job *job, struct stkd_conn *conn)
+{
+	struct stkd_job_feed *jf = find_feed(job, conn->rank);
+	struct stk_err err;
+
+	if (jf && jf->building)
+		return;
+	if (jf) {
+		take_seat(conn, jf);
+		return;
+	}
+	if (start_build(job, conn, &err) < 0) {
+		conn->job = NULL;
+		conn->attaching = false;
+		stkd_conn_refuse(conn, &err);
+	}
+}
+
+static void continue_attaches(struct stkd_job *job)
+{
+	for (struct stkd_conn *c = job->server->conns, *next; c; c = next) {
+		next = c->next;
+		if (c->job == job && c->attaching && !c->closing)
+			continue_attach(job, c);
+	}
+	stkd_server_want_tick(job->server);
+}
+
+static int check_seat(struct stkd_job *job, const struct stkd_attach *attach, struct stk_err *err)
+{
+	struct stkd_job_feed *jf = find_feed(job, attach->rank);
+
+	/* Two on their way to one seat: the second is told at once. */
+	for (const struct stkd_conn *c = job->server->conns; c; c = c->next)
+		if (c->job == job && c->rank == attach->rank && c->replica == attach->replica &&
+		    !c->closing)
+			return stk_err_set(err, -EBUSY,
+					   "job %s: rank %" PRIu32 " replica %" PRIu32
+					   " is taken by pid %d of user %u%s%" PRIu64 " s",
+					   job->name, attach->rank, attach->replica,
+					   (int)c->peer.pid, (unsigned)c->peer.uid,
+					   c->seated ? " since " : ", attaching since ",
+					   (stkd_now_ns() -
+					    (jf && c->seated ? jf->feed->seats[c->replica].since_ns
+							     : job->created_ns)) /
+						   UINT64_C(1000000000));
+	return 0;
+}
+
+static int join_or_create(struct stkd_conn *conn, struct stkd_attach *attach, struct stkd_job **ret,
+			  struct stk_err *err)
+{
+	struct stkd_server *server = conn->server;
+	struct stkd_job *job = find_job(server, conn->peer.uid, attach->stream, attach->job);
+	int r;
+
+	if (job && !(job->opening && atomic_load(&job->progress.cancel))) {
+		r = check_joins(job, attach, err);
+		if (!r)
+			r = check_seat(job, attach, err);
+		*ret = job;
+		return r;
+	}
+	if (job)
+		return stk_err_set(err, -EAGAIN, "job %s: its last run is still ending; try again",
+				   job->name);
+	job = new_job(server, conn, attach);
+	if (!job)
+		return stk_err_set(err, -ENOMEM, "out of memory");
+	job->opening = true;
+	job->work.data = job;
+	atomic_store(&job->progress.stage, "opening shards");
+	uv_queue_work(&server->loop, &job->work, open_work, open_done);
+	*ret = job;
+	return 0;
+}
+
+int stkd_job_attach(struct stkd_conn *conn, struct stkd_attach *attach, struct stk_err *err)
+{
+	struct stkd_job *job = NULL;
+	uint8_t *state = malloc(attach->state_size + 1);
+	int r;
+
+	if (!state)
+		return stk_err_set(err, -ENOMEM, "out of memory");
+	r = join_or_create(conn, attach, &job, err);
+	if (r < 0) {
+		free(state);
+		return r;
+	}
+	memcpy(state, attach->state_size ? attach->state : (const uint8_t *)"", attach->state_size);
+	free(conn->state);
+	conn->state = state;
+	conn->state_size = attach->state_size;
+	conn->rank = attach->rank;
+	conn->replica = attach->replica;
+	conn->replicas = attach->replicas;
+	conn->rejoin = attach->rejoin;
+	conn->job = job;
+	conn->attaching = true;
+	if (!job->opening)
+		continue_attaches(job);
+	stkd_server_want_tick(conn->server);
+	return 0;
+}
+
+void stkd_job_detach(struct stkd_conn *conn)
+{
+	struct stkd_job *job = conn->job;
+
+	if (!job)
+		return;
+	if (conn->seated) {
+		struct stkd_job_feed *jf = find_feed(job, conn->rank);
+
+		stkd_feed_leave_seat(conn->feed, conn->replica);
+		conn->server->nseats--;
+		if (jf && jf->feed == conn->feed &&
+		    stkd_feed_get_state(conn->feed) == STKD_FEED_CLOSED)
+			drop_feed(jf);
+		log_info("job %s on %s: rank %" PRIu32 " replica %" PRIu32 " left, pid %d",
+			 job->name, job->stream, conn->rank, conn->replica, (int)conn->peer.pid);
+	}
+	conn->feed = stkd_feed_unref(conn->feed);
+	conn->seated = conn->attaching = false;
+	conn->job = NULL;
+	end_if_empty(job);
+	stkd_server_want_tick(conn->server);
+}
+
+void stkd_job_seeked(struct stkd_conn *conn, uint32_t era)
+{
+	struct stkd_feed *feed = conn->feed;
+	struct stkd_conn *waiting[STK_SHM_MAX_SEATS];
+	unsigned n = 0;
+
+	pthread_mutex_lock(&feed->lock);
+	for (struct stkd_conn *c = conn->server->conns; c; c = c->next) {
+		if (!c->seated || c->feed != feed || !feed->seats[c->replica].seek_pending)
+			continue;
+		feed->seats[c->replica].seek_pending = false;
+		waiting[n++] = c;
+	}
+	pthread_mutex_unlock(&feed->lock);
+	for (unsigned i = 0; i < n; i++)
+		stkd_conn_reply(waiting[i], json_pack("{s:I}", "era", (json_int_t)era));
+}
+
+/* Timeouts. */
+
+static bool tick_vacant(struct stkd_job *job, struct stkd_feed *feed)
+{
+	uint64_t now = stkd_now_ns(), grace = job->server->conf->seat_grace_ms * UINT64_C(1000000);
+	bool vacant = false;
+	char text[160];
+
+	for (uint32_t i = 0; i < feed->replicas; i++) {
+		if (feed->seats[i].state != STKD_SEAT_VACANT)
+			continue;
+		vacant = true;
+		if (now - feed->seats[i].vacant_ns < grace)
+			continue;
+		snprintf(text, sizeof(text),
+			 "replica_lost: replica %" PRIu32 " of rank %" PRIu32
+			 " left and did not come back within %" PRIu32 " ms",
+			 i, feed->rank, job->server->conf->seat_grace_ms);
+		stkd_feed_fail(feed, text);
+		return false;
+	}
+	return vacant;
+}
+
+static bool tick_waiting(struct stkd_job *job, struct stkd_job_feed *jf)
+{
+	uint64_t limit = job->server->conf->attach_timeout_ms * UINT64_C(1000000);
+	uint32_t taken = 0;
+	char text[160];
+
+	if (stkd_now_ns() - jf->waiting_since_ns < limit)
+		return true;
+	for (uint32_t i = 0; i < jf->feed->replicas; i++)
+		taken += jf->feed->seats[i].state == STKD_SEAT_TAKEN;
+	snprintf(text, sizeof(text),
+		 "rank %" PRIu32 ": %" PRIu32 " of %" PRIu32 " replicas attached within %" PRIu32
+		 " ms",
+		 jf->rank, taken, jf->feed->replicas, job->server->conf->attach_timeout_ms);
+	stkd_feed_fail(jf->feed, text);
+	return false;
+}
+
+static void send_progress(struct stkd_conn *conn, const struct stkd_progress *p)
+{
+	/* Relaxed: figures for the eye. */
+	const char *stage = atomic_load_explicit(&p->stage, memory_order_relaxed);
+
+	stkd_conn_progress(
+		conn,
+		json_pack("{s:{s:s, s:I, s:I}}", "progress", "stage", stage ? stage : "waiting",
+			  "done", (json_int_t)atomic_load_explicit(&p->done, memory_order_relaxed),
+			  "total",
+			  (json_int_t)atomic_load_explicit(&p->total, memory_order_relaxed)));
+}
+
+static bool tick_feed(struct stkd_job *job, struct stkd_job_feed *jf)
+{
+	if (jf->building)
+		return true;
+	switch (stkd_feed_get_state(jf->feed)) {
+	case STKD_FEED_WAITING:
+		return tick_waiting(job, jf);
+	case STKD_FEED_RUNNING:
+	case STKD_FEED_ENDED:
+		return tick_vacant(job, jf->feed);
+	default:
+		return false;
+	}
+}
+
+bool stkd_job_tick(struct stkd_job *job)
+{
+	bool again = job->opening;
+
+	for (struct stkd_conn *c = job->server->conns, *next; c; c = next) {
+		struct stkd_job_feed *jf;
+
+		next = c->next;
+		if (c->job != job || !c->attaching || c->closing)
+			continue;
+		again = true;
+		jf = find_feed(job, c->rank);
+		send_progress(c, jf ? &jf->feed->progress : &job->progress);
+	}
+	for (struct stkd_job_feed *jf = job->feeds; jf; jf = jf->next) {
+		again |= tick_feed(job, jf);
+	}
+	return again;
+}
+
+void stkd_job_faults(struct stkd_server *server)
+{
+	for (struct stkd_conn *c = server->conns, *next; c; c = next) {
+		char reason[sizeof(c->feed->seats[0].fault)] = "";
+
+		next = c->next;
+		if (!c->seated || c->closing)
+			continue;
+		pthread_mutex_lock(&c->feed->lock);
+		memcpy(reason, c->feed->seats[c->replica].fault, sizeof(reason));
+		pthread_mutex_unlock(&c->feed->lock);
+		if (reason[0])
+			stkd_conn_close(c, reason);
+	}
+}

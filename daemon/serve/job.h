@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A job: one training run on a stream, known by (uid, stream or path, job name). The first attach
+ * creates it and fixes world, replicas, spec and start; it lives while it has a seat or somebody
+ * attaches. Opening and populating run on work threads; the job belongs to the loop.
+ */
+#ifndef STKD_JOB_H
+#define STKD_JOB_H
+
+#include "daemon/serve/conn.h"
+#include "daemon/serve/feed.h"
+
+struct stkd_job_feed {
+	struct stkd_job_feed *next;
+	struct stkd_job *job;
+	uint32_t rank;
+	struct stkd_feed *feed; /* a reference */
+	bool building;
+	uint64_t waiting_since_ns; /* for its seats */
+	uv_work_t work;
+	struct stkd_feed_params params;
+	uint8_t *state; /* params.state, until it is built */
+	struct stk_err err;
+	int result;
+};
+
+struct stkd_job {
+	struct stkd_job *next, **link; /* in server->jobs */
+	struct stkd_server *server;
+	uid_t uid;
+	char *stream; /* configured name, or the path of a path spec */
+	char *name;
+	uint32_t world, replicas;
+	uint8_t *start; /* state, as the first attach gave it */
+	size_t start_size;
+	struct stk_spec *spec;      /* until the stream has it */
+	struct stkd_stream *opened; /* NULL while opening */
+	bool opening;
+	uint64_t created_ns;
+	struct stkd_progress progress;
+	struct stkd_job_feed *feeds;
+	uv_work_t work;
+	struct stk_err err;
+	int result;
+};
+
+/* What an attach asks for; strings are borrowed from the message. */
+struct stkd_attach {
+	const char *stream, *job;
+	struct stk_spec *spec; /* resolved; taken over when a job is created */
+	uint32_t rank, world, replica, replicas;
+	const uint8_t *state;
+	size_t state_size;
+	bool rejoin;
+};
+
+/**
+ * stkd_job_attach() - find or create the job and wait in it
+ * @conn: answered later, when its feed is ready: with a reply or a refusal
+ *
+ * Return: 0 the connection waits or was answered; negative errno: refused now, with the text.
+ */
+int stkd_job_attach(struct stkd_conn *conn, struct stkd_attach *attach, struct stk_err *err);
+
+/* The connection goes: leaves its seat or its place in the queue. */
+void stkd_job_detach(struct stkd_conn *conn);
+
+/* All seats of the feed agreed on a seek: answers those that wait for it. */
+void stkd_job_seeked(struct stkd_conn *conn, uint32_t era);
+
+/* Timeouts and progress of this job. Returns true while it still needs the tick. */
+bool stkd_job_tick(struct stkd_job *job);
+
+/* Ends seats that a worker found at fault. */
+void stkd_job_faults(struct stkd_server *server);
+
+#endif

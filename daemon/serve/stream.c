@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/stream.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int open_dataset(struct stkd_stream *s, const struct stkd_shard_limits *limits,
+			struct stkd_progress *progress, struct stk_err *err)
+{
+	if (!s->spec->ndata)
+		return stk_err_set(
+			err, -EINVAL,
+			"data: missing; it names the shards (a directory, file or glob)");
+	if (s->spec->ndata > 1)
+		return stk_err_set(
+			err, -EINVAL,
+			"data: %zu datasets; this release serves one dataset for each stream",
+			s->spec->ndata);
+	return stkd_dataset_open(s->spec->data[0].path, s->spec->length, limits, progress,
+				 &s->dataset, err);
+}
+
+/* The slot holds the largest class in any width it may have. */
+static int size_slots(struct stkd_stream *s, struct stk_err *err)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), largest = 0;
+	const struct stkd_class *classes;
+	struct stkd_layout *layout;
+	uint32_t n;
+	int r = 0;
+
+	layout = malloc(sizeof(*layout));
+	if (!layout)
+		return stk_err_set(err, -ENOMEM, "out of memory");
+	classes = stkd_plan_classes(s->plan, &n);
+	for (uint32_t i = 0; i < n && !r; i++) {
+		r = stkd_assembly_layout(s->assembly, classes[i].rows, classes[i].width_max,
+					 layout);
+		if (r < 0) {
+			stk_err_set(err, r,
+				    "a batch of %" PRIu32 " rows of %" PRIu32 " is too large",
+				    classes[i].rows, classes[i].width_max);
+			break;
+		}
+		largest = STK_MAX(largest, layout->size);
+		s->rows_max = STK_MAX(s->rows_max, classes[i].rows);
+	}
+	free(layout);
+	s->slot_size = stk_align_up(STK_MAX(largest, 1), page);
+	return r;
+}
+
+static json_t *classes_json(const struct stkd_stream *s)
+{
+	const struct stkd_class *classes;
+	json_t *list = json_array();
+	uint32_t n;
+
+	classes = stkd_plan_classes(s->plan, &n);
+	for (uint32_t i = 0; i < n; i++)
+		json_array_append_new(list,
+				      json_pack("{s:I, s:I, s:I, s:I, s:I}", "edge",
+						(json_int_t)classes[i].edge, "rows",
+						(json_int_t)classes[i].rows, "width_min",
+						(json_int_t)classes[i].width_min, "width_max",
+						(json_int_t)classes[i].width_max, "width_multiple",
+						(json_int_t)classes[i].width_multiple));
+	return list;
+}
+
+static json_t *counts_json(const struct stkd_stream *s)
+{
+	const struct stkd_plan_counts *c = stkd_plan_counts(s->plan);
+	const struct {
+		const char *name;
+		uint64_t value;
+	} counts[] = {
+		{"samples", c->samples},
+		{"delivered", c->delivered},
+		{"overlong_dropped", c->overlong_dropped},
+		{"truncated", c->truncated},
+		{"promoted", c->promoted},
+		{"tail_dropped", c->tail_dropped},
+		{"masked", c->masked},
+		{"steps", c->steps},
+		{"real_tokens", c->real_tokens},
+		{"padded_tokens", c->padded_tokens},
+		{"shortest", c->shortest},
+		{"longest", c->longest},
+		{"max_length", c->max_length},
+	};
+	json_t *object = json_object();
+
+	for (size_t i = 0; i < STK_ARRAY_SIZE(counts); i++)
+		json_object_set_new(object, counts[i].name,
+				    json_integer((json_int_t)counts[i].value));
+	return object;
+}
+
+static int make_schema(struct stkd_stream *s, const char *job, struct stk_err *err)
+{
+	char fingerprint[33], digest[33];
+	json_t *schema;
+
+	stk_hex_encode(s->dataset->fingerprint.bytes, 16, fingerprint);
+	stk_hex_encode(s->digest.bytes, 16, digest);
+	schema = json_pack("{s:s, s:s, s:o, s:o, s:o, s:I, s:s, s:s, s:I, s:I, s:o}", "stream",
+			   s->spec->name ? s->spec->name : "", "job", job, "fields",
+			   stkd_assembly_schema(s->assembly), "classes", classes_json(s), "counts",
+			   counts_json(s), "epochs", (json_int_t)s->spec->epochs, "fingerprint",
+			   fingerprint, "digest", digest, "seed", (json_int_t)s->spec->seed,
+			   "world", (json_int_t)s->world, "spec", stk_spec_to_json(s->spec));
+	if (schema)
+		s->schema = json_dumps(schema, JSON_COMPACT);
+	json_decref(schema);
+	return s->schema ? 0 : stk_err_set(err, -ENOMEM, "out of memory");
+}
+
+/* A sample longer than the largest class never reaches the assembly uncut. */
+static int open_parts(struct stkd_stream *s, const char *job,
+		      const struct stkd_shard_limits *limits, struct stkd_progress *progress,
+		      struct stk_err *err)
+{
+	struct stkd_lengths lengths;
+	int r = open_dataset(s, limits, progress, err);
+
+	if (r < 0)
+		return r;
+	lengths = (struct stkd_lengths){s->dataset->lengths, s->dataset->count};
+	atomic_store_explicit(&progress->stage, "planning", memory_order_relaxed);
+	r = stkd_plan_new(s->spec, &lengths, s->world, &s->plan, err);
+	if (r < 0)
+		return r;
+	r = stkd_assembly_new(s->spec, s->dataset, stkd_plan_counts(s->plan)->max_length,
+			      &s->assembly, err);
+	if (r < 0)
+		return r;
+	r = size_slots(s, err);
+	if (r < 0)
+		return r;
+	r = stk_spec_digest(s->spec, &s->digest);
+	if (r < 0)
+		return stk_err_set(err, r, "out of memory");
+	return make_schema(s, job, err);
+}
+
+int stkd_stream_open(struct stk_spec *spec, const char *job, uint32_t world,
+		     const struct stkd_shard_limits *limits, struct stkd_progress *progress,
+		     struct stkd_stream **ret, struct stk_err *err)
+{
+	_cleanup_(stkd_stream_unrefp) struct stkd_stream *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return stk_err_set(err, -ENOMEM, "out of memory");
+	atomic_store_explicit(&s->refs, 1, memory_order_relaxed);
+	s->world = world;
+	s->spec = spec;
+	r = open_parts(s, job, limits, progress, err);
+	if (r < 0) {
+		s->spec = NULL; /* stays the caller's */
+		return r;
+	}
+	*ret = STK_STEAL(s);
+	return 0;
+}
+
+struct stkd_stream *stkd_stream_ref(struct stkd_stream *s)
+{
+	/* Relaxed: whoever copies a reference holds one already. */
+	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	return s;
+}
+
+struct stkd_stream *stkd_stream_unref(struct stkd_stream *s)
+{
+	/* acq_rel: the last one sees all that others did with it. */
+	if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+		return NULL;
+	stkd_assembly_free(s->assembly);
+	stkd_plan_free(s->plan);
+	stkd_dataset_free(s->dataset);
+	stk_spec_free(s->spec);
+	free(s->schema);
+	free(s);
+	return NULL;
+}
+
+void stkd_stream_state_header(const struct stkd_stream *s, struct stk_state_header *ret)
+{
+	stk_state_header_init(ret);
+	ret->plan_version = STKD_PLAN_VERSION;
+	ret->data = s->dataset->fingerprint;
+	ret->spec = s->digest;
+	ret->seed = s->spec->seed;
+	ret->world = s->world;
+}
+
+static int refuse_hash(const char *what, const struct stk_hash *theirs, const struct stk_hash *ours,
+		       struct stk_err *err)
+{
+	char a[33], b[33];
+
+	stk_hex_encode(theirs->bytes, 16, a);
+	stk_hex_encode(ours->bytes, 16, b);
+	return stk_err_set(err, -EINVAL, "state: %s is %s in the state, %s now", what, a, b);
+}
+
+static int check_state(const struct stk_state_header *theirs, const struct stk_state_header *ours,
+		       struct stk_err *err)
+{
+	if (theirs->plan_version != ours->plan_version)
+		return stk_err_set(err, -EINVAL,
+				   "state: plan version %" PRIu32 " in the state, %" PRIu32 " now",
+				   theirs->plan_version, ours->plan_version);
+	if (memcmp(&theirs->data, &ours->data, sizeof(ours->data)))
+		return refuse_hash("the fingerprint of the data", &theirs->data, &ours->data, err);
+	if (theirs->seed != ours->seed)
+		return stk_err_set(err, -EINVAL,
+				   "state: seed %" PRIu64 " in the state, %" PRIu64 " now",
+				   theirs->seed, ours->seed);
+	if (memcmp(&theirs->spec, &ours->spec, sizeof(ours->spec)))
+		return refuse_hash("the digest of the spec", &theirs->spec, &ours->spec, err);
+	if (theirs->world != ours->world)
+		return stk_err_set(err, -EINVAL,
+				   "state: world %" PRIu32 " in the state, %" PRIu32 " now",
+				   theirs->world, ours->world);
+	return 0;
+}
+
+int stkd_stream_iter(const struct stkd_stream *s, const void *state, size_t size,
+		     struct stkd_iter **ret, struct stk_err *err)
+{
+	struct stk_state_header theirs, ours;
+	const uint8_t *cursor;
+	int r;
+
+	if (!size)
+		return stkd_iter_new(s->plan, NULL, 0, ret, err);
+	r = stk_state_parse(state, size, &theirs, &cursor, err);
+	if (r < 0)
+		return r;
+	stkd_stream_state_header(s, &ours);
+	r = check_state(&theirs, &ours, err);
+	if (r < 0)
+		return r;
+	return stkd_iter_new(s->plan, theirs.cursor_size ? cursor : NULL, theirs.cursor_size, ret,
+			     err);
+}

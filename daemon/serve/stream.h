@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An opened stream: the resolved spec, its dataset, the plan for one world and the compiled
+ * assembly. Opened on a work thread, immutable after, counted: jobs and their feeds hold it.
+ */
+#ifndef STKD_STREAM_H
+#define STKD_STREAM_H
+
+#include "daemon/assemble/assembly.h"
+#include "daemon/plan/plan.h"
+#include "daemon/shard/dataset.h"
+#include "proto/spec.h"
+
+struct stkd_stream {
+	_Atomic unsigned refs;
+	struct stk_spec *spec;
+	struct stkd_dataset *dataset;
+	struct stkd_plan *plan;
+	struct stkd_assembly *assembly;
+	struct stk_hash digest;
+	uint32_t world;
+	uint32_t rows_max;  /* of any batch */
+	uint64_t slot_size; /* of the largest class, rounded to pages */
+	char *schema;       /* JSON text for the control file */
+};
+
+/**
+ * stkd_stream_open() - open shards, plan, compile
+ * @spec: taken over on success
+ * @job:  name that goes into the schema
+ *
+ * Return: 0 or a negative errno with place, value and what is allowed; nothing stays behind.
+ */
+int stkd_stream_open(struct stk_spec *spec, const char *job, uint32_t world,
+		     const struct stkd_shard_limits *limits, struct stkd_progress *progress,
+		     struct stkd_stream **ret, struct stk_err *err);
+struct stkd_stream *stkd_stream_ref(struct stkd_stream *stream);
+struct stkd_stream *stkd_stream_unref(struct stkd_stream *stream); /* NULL */
+STK_DEFINE_CLEANUP(struct stkd_stream *, stkd_stream_unref)
+
+/* Fills everything but the cursor. */
+void stkd_stream_state_header(const struct stkd_stream *stream, struct stk_state_header *ret);
+
+/**
+ * stkd_stream_iter() - an iterator that starts after a state
+ * @state, @size: untrusted; size 0: the beginning
+ *
+ * Refuses, with both values, a state of other data, another spec, seed, world or plan version.
+ */
+int stkd_stream_iter(const struct stkd_stream *stream, const void *state, size_t size,
+		     struct stkd_iter **ret, struct stk_err *err);
+
+#endif
