@@ -44,15 +44,13 @@ static inline void stk_ring_publish(struct stk_ring_pub *ring, const struct stk_
 }
 
 /*
- * After publishing: which wake-ups does this seat want? Clears them.
- * W2: seq_cst load after W1. Either we see the bits of W4, or the seat sees our tail at W5.
+ * After publishing: which wake-ups does this seat want?
+ * W2: seq_cst load after W1. Either we see the bits of W4, or the seat sees our tail at W5. Only the
+ * seat clears them (W6): it may stand between W5 and its sleep, and would then miss the next wake.
  */
-static inline uint32_t stk_ring_take_waiters(struct stk_shm_seat *seat)
+static inline uint32_t stk_ring_waiters(const struct stk_shm_seat *seat)
 {
-	if (!atomic_load_explicit(&seat->wait, memory_order_seq_cst))
-		return 0;
-	/* Relaxed: the bits carry no data; a waiter re-reads the tail with C1. */
-	return atomic_exchange_explicit(&seat->wait, 0, memory_order_relaxed);
+	return atomic_load_explicit(&seat->wait, memory_order_seq_cst);
 }
 
 /* A seat's side of the publish ring. */
@@ -77,15 +75,28 @@ static inline bool stk_ring_read(struct stk_ring_sub *ring, struct stk_shm_entry
 }
 
 /*
+ * This seat waits no longer. Until then every publish makes the wake-ups asked for.
+ * W6: relaxed, it carries no data; a W4 that follows is later in the order of this one word.
+ */
+static inline void stk_ring_retract(struct stk_shm_seat *seat)
+{
+	atomic_store_explicit(&seat->wait, 0, memory_order_relaxed);
+}
+
+/*
  * Announces that this seat is going to sleep. Returns true when the ring is still empty at `head`
- * (sleep: FUTEX_WAIT on tail with value head), false when something came meanwhile.
+ * (sleep: FUTEX_WAIT on tail with value head; retract when something came), false when something
+ * came meanwhile.
  * W4: seq_cst store of the bits; W5: seq_cst load of the tail; partners W1, W2.
  */
 static inline bool stk_ring_announce(struct stk_ring_sub *ring, struct stk_shm_seat *seat,
 				     uint32_t bits)
 {
 	atomic_fetch_or_explicit(&seat->wait, bits, memory_order_seq_cst);
-	return atomic_load_explicit(&ring->shm->tail, memory_order_seq_cst) == ring->head;
+	if (atomic_load_explicit(&ring->shm->tail, memory_order_seq_cst) == ring->head)
+		return true;
+	stk_ring_retract(seat);
+	return false;
 }
 
 /* A seat's side of the release ring; the owner serialises calls (any thread may release). */

@@ -153,7 +153,7 @@ struct stk_shm_seat {
 	_Atomic uint64_t waiting_since_ns; /* CLOCK_MONOTONIC; 0 when not in next() */
 	_Atomic uint64_t last_next_ns;     /* CLOCK_MONOTONIC of the last batch taken */
 	uint32_t reserved1[20];
-	/* Stored by both: the seat sets bits, the daemon clears them when it wakes. */
+	/* Also the seat's alone; away from its counters, since the daemon looks here at each publish. */
 	alignas(128) _Atomic uint32_t wait; /* STK_SHM_WAIT_* */
 	uint32_t reserved2[31];
 };

@@ -109,7 +109,7 @@ bool stkd_seat_wake(struct stkd_seat *seat)
 
 	if (seat->state != STKD_SEAT_TAKEN)
 		return false;
-	bits = stk_ring_take_waiters(seat->shm);
+	bits = stk_ring_waiters(seat->shm);
 	/* A full socket already polls readable; nothing is lost when the send fails. */
 	if (bits & STK_SHM_WAIT_FD)
 		(void)!send(seat->wake_fds[0], &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL);
