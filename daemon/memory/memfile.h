@@ -11,6 +11,8 @@
 #include "proto/err.h"
 #include "proto/spec.h"
 
+#define STKD_MEMFILE_SMALL (UINT64_C(4) << 20)
+
 struct stkd_memfile {
 	int fd; /* read-write */
 	uint8_t *map; /* shared, read-write */
@@ -22,16 +24,17 @@ struct stkd_memfile {
 struct stkd_place {
 	int node;          /* kernel's node number to bind to; -1: do not bind */
 	int numa, lock;    /* enum stk_need */
-	bool populate;     /* slots: touch every page now; base files: implied by their size */
+	bool populate;     /* slots: touch every page now; files up to STKD_MEMFILE_SMALL always are */
 	struct stkd_progress *progress; /* may be NULL: bytes populated */
-	/* Called at most once per kind and process by the caller's own once-filter: a warning under `try`. */
+	/* A warning under `try`; kind is "numa" or "lock". May be NULL. The caller filters repetitions. */
 	void (*warn)(void *data, const char *kind, const char *text);
 	void *data;
 };
 
 /**
  * stkd_memfile_new() - create, seal (SHRINK, GROW, SEAL), map and place
- * @name: shown in /proc; not unique
+ * @name:  shown in /proc; not unique
+ * @place: NULL: neither bound nor locked, populated if small
  *
  * Order: mbind, MADV_POPULATE_WRITE, verify by move_pages, mlock. Under `require` each failure is
  * an error that names the limit (RLIMIT_MEMLOCK with value and need; node with free memory), under
@@ -46,7 +49,11 @@ void stkd_memfile_deinit(struct stkd_memfile *file); /* *file may be zero with f
 /* A second descriptor of the same file that cannot be mapped writable. -errno on failure. */
 int stkd_memfile_readonly(const struct stkd_memfile *file, struct stk_err *err);
 
-/* Bytes this process may take: the least of the machine's memory and the cgroup limits (v2 and v1) above us. */
+/* Bytes this process may take: the least of the machine's memory and the cgroup limits (v2 and v1) above us.
+ * UINT64_MAX when neither is known. Roots: "/proc", "/sys". */
 uint64_t stkd_memory_limit(const char *proc, const char *sysfs);
+
+/* Bytes that a node can still give, page cache included; 0: not known. */
+uint64_t stkd_node_available(const char *sysfs, int node);
 
 #endif
