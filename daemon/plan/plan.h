@@ -104,7 +104,7 @@ uint64_t stkd_iter_epoch(const struct stkd_iter *iter);
 uint64_t stkd_iter_step(const struct stkd_iter *iter);
 
 /* Next step; epochs follow one another without end (spec->epochs is the caller's business).
- * Return: 0 or -ENOMEM. */
+ * Return: 0; -ENOMEM; -EBADMSG: the cursor it started from was made up, rows ran out. */
 int stkd_iter_next(struct stkd_iter *iter, struct stkd_step *ret);
 
 /* Skips to a step of an epoch by planning up to it. -EINVAL when the epoch has fewer steps. */

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owns the byte form of a cursor. Input is hostile: every byte is looked at once, within bounds,
+ * and each number has one spelling. Any thread.
+ */
+#include "daemon/plan/cursor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define CHECKSUM_SIZE 4
+#define NUMBER_MAX    10 /* bytes of a number below 2^64, seven bits each */
+
+static size_t put_number(uint8_t *out, uint64_t n)
+{
+	size_t size = 0;
+
+	while (n >= 0x80) {
+		out[size++] = (uint8_t)(n | 0x80);
+		n >>= 7;
+	}
+	out[size++] = (uint8_t)n;
+	return size;
+}
+
+/* Appends the checksum. */
+static size_t seal(uint8_t *out, size_t size)
+{
+	uint32_t sum = XXH32(out, size, 0);
+
+	for (unsigned i = 0; i < CHECKSUM_SIZE; i++)
+		out[size++] = (uint8_t)(sum >> (8 * i));
+	return size;
+}
+
+static size_t put_head(uint8_t *out, const struct stkd_cursor *cursor, uint32_t nbuckets)
+{
+	size_t size = put_number(out, STKD_CURSOR_VERSION);
+
+	size += put_number(out + size, cursor->epoch);
+	size += put_number(out + size, cursor->step);
+	return size + put_number(out + size, nbuckets);
+}
+
+size_t stkd_cursor_encode(const struct stkd_cursor *cursor, uint8_t out[STK_SHM_CURSOR_MAX])
+{
+	size_t size = put_head(out, cursor, cursor->nbuckets);
+
+	if (!cursor->nbuckets)
+		return seal(out, size);
+	size += put_number(out + size, cursor->position);
+	size += put_number(out + size, cursor->delivered);
+	size += put_number(out + size, cursor->lent);
+	for (uint32_t b = 0; b < cursor->nbuckets; b++) {
+		if (size > STK_SHM_CURSOR_MAX - CHECKSUM_SIZE - NUMBER_MAX)
+			return seal(out, put_head(out, cursor, 0));
+		size += put_number(out + size, cursor->waiting[b]);
+	}
+	return seal(out, size);
+}
+
+struct reader {
+	const uint8_t *at, *end;
+	bool bad;
+};
+
+static uint64_t get_number(struct reader *r)
+{
+	uint64_t n = 0;
+
+	for (unsigned shift = 0; r->at < r->end && shift < 64; shift += 7) {
+		uint64_t byte = *r->at++;
+		uint64_t bits = byte & 0x7f;
+
+		if (shift && (byte == 0 || bits << shift >> shift != bits))
+			break; /* a longer spelling than needed, or more than 64 bits */
+		n |= bits << shift;
+		if (!(byte & 0x80))
+			return n;
+	}
+	r->bad = true;
+	return 0;
+}
+
+static bool sum_matches(const uint8_t *data, size_t size)
+{
+	uint32_t sum = XXH32(data, size, 0);
+
+	for (unsigned i = 0; i < CHECKSUM_SIZE; i++)
+		if (data[size + i] != (uint8_t)(sum >> (8 * i)))
+			return false;
+	return true;
+}
+
+static int get_fields(struct reader *r, struct stkd_cursor *cursor, struct stk_err *err)
+{
+	uint64_t version = get_number(r), nbuckets;
+
+	if (version != STKD_CURSOR_VERSION)
+		return stk_err_set(err, -EINVAL,
+				   "cursor: version %" PRIu64 ", this stoker reads %d", version,
+				   STKD_CURSOR_VERSION);
+	cursor->epoch = get_number(r);
+	cursor->step = get_number(r);
+	nbuckets = get_number(r);
+	if (nbuckets > STK_SPEC_EDGES_MAX)
+		return stk_err_set(err, -EINVAL, "cursor: %" PRIu64 " buckets, at most %d allowed",
+				   nbuckets, STK_SPEC_EDGES_MAX);
+	cursor->nbuckets = (uint32_t)nbuckets;
+	if (nbuckets) {
+		cursor->position = get_number(r);
+		cursor->delivered = get_number(r);
+		cursor->lent = get_number(r);
+	}
+	for (uint32_t b = 0; b < nbuckets; b++)
+		cursor->waiting[b] = get_number(r);
+	if (r->bad || r->at != r->end)
+		return stk_err_set(err, -EINVAL, "cursor: malformed");
+	return 0;
+}
+
+int stkd_cursor_decode(const void *data, size_t size, struct stkd_cursor *ret, struct stk_err *err)
+{
+	struct stkd_cursor cursor = {0};
+	struct reader reader = {.at = data};
+	int r;
+
+	if (size <= CHECKSUM_SIZE || size > STK_SHM_CURSOR_MAX)
+		return stk_err_set(err, -EINVAL, "cursor: %zu bytes, %d..%u allowed", size,
+				   CHECKSUM_SIZE + 1, STK_SHM_CURSOR_MAX);
+	size -= CHECKSUM_SIZE;
+	if (!sum_matches(data, size))
+		return stk_err_set(err, -EINVAL, "cursor: its checksum does not match");
+	reader.end = reader.at + size;
+	r = get_fields(&reader, &cursor, err);
+	if (r < 0)
+		return r;
+	*ret = cursor;
+	return 0;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A cursor as bytes: little-endian base-128 numbers {version, epoch, step, nbuckets, [position,
+ * delivered, lent, a count per bucket]} and XXH32 of them, little-endian. nbuckets 0 is a bare
+ * cursor: epoch and step alone say everything (the beginning, the tail), or the counts would not
+ * fit and the epoch is planned again up to the step. Plain value.
+ */
+#ifndef STKD_CURSOR_H
+#define STKD_CURSOR_H
+
+#include "proto/err.h"
+#include "proto/shm.h"
+#include "proto/spec.h"
+
+#define STKD_CURSOR_VERSION 1
+
+struct stkd_cursor {
+	uint64_t epoch, step; /* the next one */
+	uint32_t nbuckets;    /* 0: bare, nothing below is there */
+	uint64_t position;    /* samples of the order that were read */
+	uint64_t delivered;   /* rows of the steps so far */
+	uint64_t lent;        /* steps of the lending bucket so far */
+	uint64_t waiting[STK_SPEC_EDGES_MAX];
+};
+
+/* Falls back to a bare cursor when the counts do not fit. Return: size. */
+size_t stkd_cursor_encode(const struct stkd_cursor *cursor, uint8_t out[STK_SHM_CURSOR_MAX]);
+
+/* Checks form and checksum; what the numbers mean is the iterator's to check. -EINVAL. */
+int stkd_cursor_decode(const void *data, size_t size, struct stkd_cursor *ret, struct stk_err *err);
+
+#endif

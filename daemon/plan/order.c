@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owns the keyed permutation: an alternating Feistel network over a power of two not below n,
+ * applied again while it lands outside (cycle walking), so that it is a bijection of 0..n-1 for
+ * every n. Plain values; any thread.
+ */
+#include "daemon/plan/order.h"
+
+#include <assert.h>
+
+#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+/* A tiny n walks in a larger domain: one-bit halves would reach few of the n! orders. */
+#define BITS_MIN 8
+
+/* The finalizer of splitmix64. */
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
+void stkd_order_init(struct stkd_order *order, int kind, uint64_t n, uint64_t seed, uint64_t epoch,
+		     uint32_t dataset)
+{
+	unsigned bits = BITS_MIN;
+	uint64_t h;
+
+	while (bits < 64 && n > UINT64_C(1) << bits)
+		bits++;
+	*order = (struct stkd_order){
+		.n = n,
+		.kind = kind,
+		.bits_left = bits / 2,
+		.bits_right = bits - bits / 2,
+	};
+	h = mix(seed + GOLDEN);
+	h = mix(h ^ mix(epoch + 2 * GOLDEN));
+	h = mix(h ^ mix(dataset + 3 * GOLDEN));
+	for (unsigned i = 0; i < STKD_ORDER_ROUNDS; i++)
+		order->keys[i] = mix(h + (i + 1) * GOLDEN);
+}
+
+/* Pseudo-random 32 bits of half a number; the caller masks what it needs. */
+static inline uint64_t scramble(uint64_t half, uint64_t key)
+{
+	uint64_t h = (half + key) * UINT64_C(0xbf58476d1ce4e5b9);
+
+	h ^= h >> 29;
+	return (h * UINT64_C(0x94d049bb133111eb)) >> 32;
+}
+
+static inline uint64_t permute(const struct stkd_order *order, uint64_t x)
+{
+	uint64_t mask_left = (UINT64_C(1) << order->bits_left) - 1;
+	uint64_t mask_right = (UINT64_C(1) << order->bits_right) - 1;
+	uint64_t left = x >> order->bits_right, right = x & mask_right;
+
+	for (unsigned i = 0; i < STKD_ORDER_ROUNDS; i += 2) {
+		left ^= scramble(right, order->keys[i]) & mask_left;
+		right ^= scramble(left, order->keys[i + 1]) & mask_right;
+	}
+	return left << order->bits_right | right;
+}
+
+uint64_t stkd_order_at(const struct stkd_order *order, uint64_t i)
+{
+	assert(i < order->n);
+	if (order->kind == STK_ORDER_NONE)
+		return i;
+	/* Ends: the walk follows a cycle of a bijection and i itself, on that cycle, is inside. */
+	do {
+		i = permute(order, i);
+	} while (i >= order->n);
+	return i;
+}
