@@ -48,11 +48,12 @@ static unsigned terminal_width(void)
 static void format_share(char *text, size_t size, unsigned room, double share, double left_s)
 {
 	char tail[48], bar[BAR_MAX + 1];
-	unsigned width, full;
+	unsigned width, full, left;
 	int n;
 
-	n = snprintf(tail, sizeof(tail), "  %3.0f %%  ETA %.0f:%02.0f", share * 100,
-		     (double)((uint64_t)left_s / 60), (double)((uint64_t)left_s % 60));
+	left = left_s < 359999 ? (unsigned)left_s : 359999; /* 100 hours: who knows */
+	n = snprintf(tail, sizeof(tail), "  %3.0f %%  ETA %u:%02u", share * 100, left / 60,
+		     left % 60);
 	width = room > (unsigned)n + 4 ? STK_MIN(room - (unsigned)n - 4, BAR_MAX) : 0;
 	if (width < 5) {
 		snprintf(text, size, "%s", tail);
