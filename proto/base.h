@@ -55,4 +55,7 @@ static inline uint64_t stk_round_up(uint64_t n, uint64_t multiple)
 	return (n + multiple - 1) / multiple * multiple;
 }
 
+/* Bytes of the valid UTF-8 character that starts at s (n bytes are left); 0 when there is none. */
+size_t stk_utf8_next(const char *s, size_t n);
+
 #endif

@@ -6,18 +6,55 @@
 #include <stdio.h>
 #include <string.h>
 
+/* U+0000 to U+001F and U+007F to U+009F. */
+static bool is_control(const char *s)
+{
+	unsigned char c = (unsigned char)s[0];
+
+	return c < ' ' || c == 0x7f || (c == 0xc2 && (unsigned char)s[1] < 0xa0);
+}
+
+/*
+ * Names from files and messages end up here and go to terminals and into JSON: what is not
+ * printable UTF-8 becomes \xNN, and a cut never leaves half a character.
+ */
+static void copy_printable(char *to, size_t room, const char *from)
+{
+	size_t left = strlen(from);
+
+	while (left) {
+		size_t n = stk_utf8_next(from, left);
+		bool plain = n && !is_control(from);
+		size_t need = plain ? n : 4;
+
+		if (need >= room)
+			break;
+		if (plain)
+			memcpy(to, from, n);
+		else
+			snprintf(to, room, "\\x%02x", (unsigned char)*from);
+		n = plain ? n : 1;
+		from += n;
+		left -= n;
+		to += need;
+		room -= need;
+	}
+	*to = '\0';
+}
+
 int stk_err_set(struct stk_err *err, int code, const char *fmt, ...)
 {
-	int saved = errno;
+	char text[sizeof(err->text)];
 	va_list ap;
 
 	if (!err)
 		return code;
 	err->code = code;
 	va_start(ap, fmt);
-	errno = saved;
-	vsnprintf(err->text, sizeof(err->text), fmt, ap);
+	if (vsnprintf(text, sizeof(text), fmt, ap) < 0)
+		text[0] = '\0';
 	va_end(ap);
+	copy_printable(err->text, sizeof(err->text), text);
 	return code;
 }
 
@@ -35,7 +72,7 @@ int stk_err_prefix(struct stk_err *err, const char *fmt, ...)
 	va_end(ap);
 	used = n < 0 ? 0 : STK_MIN((size_t)n, sizeof(text) - 1);
 	snprintf(text + used, sizeof(text) - used, "%s", err->text);
-	memcpy(err->text, text, sizeof(text));
+	copy_printable(err->text, sizeof(err->text), text);
 	return err->code;
 }
 

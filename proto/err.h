@@ -19,6 +19,8 @@ struct stk_err {
  * @code: negative errno
  * @fmt:  printf format; %m is the errno at the call
  *
+ * Bytes that are not printable UTF-8 (from names in files, messages, paths) become \xNN.
+ *
  * Return: @code, so that "return stk_err_set(err, -EINVAL, ...)" reads well.
  */
 int stk_err_set(struct stk_err *err, int code, const char *fmt, ...) _printf_(3, 4);
