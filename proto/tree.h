@@ -23,8 +23,12 @@ struct stk_tree {
 	size_t nchildren;
 };
 
+/* A tree that needs more is refused: what a stranger sends must not cost more than this. */
 #define STK_TREE_DEPTH_MAX 32
 #define STK_TREE_NODES_MAX (1u << 20)
+#define STK_TREE_KEYS_MAX  256         /* of one map */
+#define STK_TREE_BYTES_MAX (64u << 20) /* texts, keys and places together */
+#define STK_TREE_FILE_MAX  (16u << 20) /* bytes of a YAML file */
 
 /* Each returns 0 and a tree for stk_tree_free(), or a negative errno with place and reason. Duplicate
  * keys of one map, YAML anchors/aliases/tags and several documents are refused. @name goes into places. */
@@ -42,6 +46,15 @@ STK_DEFINE_CLEANUP(struct stk_tree *, stk_tree_free)
 
 /* Child of a map by key, or NULL. */
 const struct stk_tree *stk_tree_get(const struct stk_tree *map, const char *key);
+
+/**
+ * stk_tree_refuse() - the error of a value that is not what it must be
+ * @wanted: printf format of what is allowed: "a whole number from 1 to 8"
+ *
+ * Return: -EINVAL, with the text "PLACE: KEY must be WANTED, not VALUE".
+ */
+int stk_tree_refuse(const struct stk_tree *node, struct stk_err *err, const char *wanted, ...)
+	_printf_(3, 4);
 
 /* As JSON: unquoted scalars become null, booleans or numbers where they read as such. New reference; NULL: no memory. */
 json_t *stk_tree_to_json(const struct stk_tree *tree);
