@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is done with a whole spec: JSON, digest, comparison. All three follow the key table of
+ * spec_parse.c. No state, any thread.
+ */
+#include "proto/spec.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* One text for one value, on every machine; part of the digest. */
+#define CANONICAL (JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17))
+
+json_t *stk_spec_to_json(const struct stk_spec *spec)
+{
+	return stk_keys_to_json(&stk_spec_table, spec);
+}
+
+/* The digest keys as canonical text for free(); NULL: no memory. */
+static char *canonical(const struct stk_spec *spec)
+{
+	json_t *json = json_object();
+	char *text = NULL;
+
+	for (size_t i = 0; i < stk_spec_table.nkeys; i++) {
+		const struct stk_key *key = &stk_spec_table.keys[i];
+
+		if (!(key->flags & STK_KEY_DIGEST))
+			continue;
+		if (json_object_set_new(json, key->name, stk_key_to_json(key, spec)) < 0)
+			goto out;
+	}
+	text = json_dumps(json, CANONICAL);
+out:
+	json_decref(json);
+	return text;
+}
+
+int stk_spec_digest(const struct stk_spec *spec, struct stk_hash *ret)
+{
+	_cleanup_(stk_freep) char *text = canonical(spec);
+	XXH128_canonical_t bytes;
+
+	if (!text)
+		return -ENOMEM;
+	XXH128_canonicalFromHash(&bytes, XXH3_128bits(text, strlen(text)));
+	static_assert(sizeof(bytes.digest) == sizeof(ret->bytes), "both are 128 bits");
+	memcpy(ret->bytes, bytes.digest, sizeof(ret->bytes));
+	return 0;
+}
+
+static char *key_text(const struct stk_key *key, const struct stk_spec *spec)
+{
+	json_t *json = stk_key_to_json(key, spec);
+	char *text = json ? json_dumps(json, CANONICAL) : NULL;
+
+	json_decref(json);
+	return text;
+}
+
+const char *stk_spec_difference(const struct stk_spec *a, const struct stk_spec *b, char **ret_a,
+				char **ret_b)
+{
+	for (size_t i = 0; i < stk_spec_table.nkeys; i++) {
+		const struct stk_key *key = &stk_spec_table.keys[i];
+		_cleanup_(stk_freep) char *text_a = NULL;
+		_cleanup_(stk_freep) char *text_b = NULL;
+
+		if (!(key->flags & STK_KEY_DIGEST))
+			continue;
+		text_a = key_text(key, a);
+		text_b = key_text(key, b);
+		/* Without memory for the values the key is still reported: never "no difference". */
+		if (text_a && text_b && !strcmp(text_a, text_b))
+			continue;
+		*ret_a = STK_STEAL(text_a);
+		*ret_b = STK_STEAL(text_b);
+		return key->name;
+	}
+	return NULL;
+}
