@@ -27,8 +27,8 @@ struct stkd_dataset {
 	uint32_t nfields;
 	uint16_t *field_of; /* [nshards * nfields] field index in each shard */
 	struct stk_hash fingerprint; /* DESIGN: per shard in order: count, hash of lengths, payload size, content hash of dataset.json */
-	uint32_t length_field;    /* index into fields */
-	uint32_t *lengths;        /* count entries of the length field; own mapping */
+	uint32_t length_field;    /* index into fields; UINT32_MAX: none (only from open_any) */
+	uint32_t *lengths;        /* count entries of the length field; own mapping; NULL: none */
 	bool *aligned;            /* per field: ragged with the same lengths as the length field in every sample */
 	uint64_t *longest;        /* per ragged field: largest length; 0 for fixed */
 };
@@ -42,11 +42,19 @@ struct stkd_dataset {
  * dataset.json must match it: a missing, additional or changed (size, count) shard is an error.
  *
  * Return: 0; -ENOENT no shards matched; -EBADMSG bad shards; -EINVAL no samples, missing length
- * field, fields that disagree between shards (names, dtypes, shapes).
+ * field, fields that disagree between shards (names, dtypes, shapes), more than
+ * STKD_SHARD_FIELDS_MAX fields; -ECANCELED; -ENOMEM and the like at the first shard that meets it.
  */
 int stkd_dataset_open(const char *path, const char *length, const struct stkd_shard_limits *limits,
 		      struct stkd_progress *progress, struct stkd_dataset **ret,
 		      struct stk_err *err);
+
+/* As above for tools that only look: the first ragged field where the choice is open, and no length
+ * field at all where nothing is ragged. */
+int stkd_dataset_open_any(const char *path, const char *length,
+			  const struct stkd_shard_limits *limits, struct stkd_progress *progress,
+			  struct stkd_dataset **ret, struct stk_err *err);
+
 struct stkd_dataset *stkd_dataset_free(struct stkd_dataset *dataset);
 STK_DEFINE_CLEANUP(struct stkd_dataset *, stkd_dataset_free)
 

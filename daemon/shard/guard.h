@@ -9,7 +9,8 @@
 
 #include <stddef.h>
 
-/* Installs the handler, once per process, before any guarded call. Return: 0 or -errno. */
+/* Installs the handler; needed before any guarded call. Again is harmless, and puts it back where a
+ * library took SIGBUS for itself. Any thread. Return: 0 or -errno. */
 int stkd_guard_install(void);
 
 /**

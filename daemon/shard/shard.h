@@ -13,7 +13,7 @@
 #include "proto/state.h"
 
 #define STKD_FIELD_DIMS_MAX 7
-#define STKD_SHARD_FIELDS_MAX 64
+#define STKD_SHARD_FIELDS_MAX 64 /* of a dataset; one file may have more, and is then no part of one */
 
 /* A field of a sample, as stored. */
 struct stkd_field {
@@ -23,6 +23,7 @@ struct stkd_field {
 	uint32_t ndims;                      /* of inner */
 	uint64_t inner[STKD_FIELD_DIMS_MAX]; /* fixed: the sample's shape; ragged: shape of one element */
 	uint64_t inner_count;                /* product of inner; 1 for none */
+	bool text; /* the file says that the elements are bytes of UTF-8 text; a hint for people */
 };
 
 /* Bytes of one field of one row, inside the mapping (or a cached block). Unaligned. */
@@ -34,13 +35,20 @@ struct stkd_extent {
 
 struct stkd_shard;
 
+struct stkd_shard_limits {
+	uint64_t header_max; /* bytes; 0: 100000000 as the reference reader */
+};
+
 /* Behind a format: one static table in its .c file. */
 struct stkd_format {
 	const char *name; /* "safetensors" */
 	/* Does the file look like this format by its content? */
 	bool (*probe)(const uint8_t *head, size_t size, uint64_t file_size);
-	int (*open)(struct stkd_shard *shard, struct stk_err *err);
-	/* Row checked against count by the caller. Re-checks what it reads from the map. */
+	/* Reads shard->fd (not the map, which comes later); sets count, fields, payload_size, state. */
+	int (*open)(struct stkd_shard *shard, const struct stkd_shard_limits *limits,
+		    struct stk_err *err);
+	/* Row checked against count by the caller. Re-checks what it reads from the map. -EBADMSG:
+	 * ret->data is the place in the map that is wrong. */
 	int (*row)(const struct stkd_shard *shard, uint32_t field, uint64_t row,
 		   struct stkd_extent *ret);
 	void (*close)(struct stkd_shard *shard);
@@ -50,6 +58,7 @@ struct stkd_shard {
 	char *path; /* as opened */
 	const struct stkd_format *format;
 	uint64_t file_size; /* at open */
+	uint64_t payload_size; /* bytes of data, without header */
 	dev_t dev;
 	ino_t ino;
 	int fd; /* -1 once mapped; reopened by path for the size check */
@@ -60,17 +69,14 @@ struct stkd_shard {
 	void *state; /* the format's */
 };
 
-struct stkd_shard_limits {
-	uint64_t header_max; /* bytes; 0: 100000000 as the reference reader */
-};
-
 /**
  * stkd_shard_open() - open, recognise and check one file
  *
  * A file of another kind is named for what it is ("git-lfs pointer", "zip archive", ...). Nothing
  * is allocated from a size that the file claims before it was compared with the file's size.
  *
- * Return: 0; -EBADMSG with path, place, both numbers; -ENOENT, -EACCES, ...
+ * Return: 0; -EBADMSG with path, place, both numbers; -EINVAL not a regular file; -ENOMEM, also for
+ * vm.max_map_count; -ENODEV cannot be mapped; -ENOENT, -EACCES, ...
  */
 int stkd_shard_open(const char *path, const struct stkd_shard_limits *limits,
 		    struct stkd_shard **ret, struct stk_err *err);
@@ -79,6 +85,16 @@ STK_DEFINE_CLEANUP(struct stkd_shard *, stkd_shard_free)
 
 /* Index of a field by name, or -1. */
 int stkd_shard_field(const struct stkd_shard *shard, const char *name);
+
+/* Same name, dtype, kind and shape. */
+bool stkd_field_equal(const struct stkd_field *a, const struct stkd_field *b);
+/* "input_ids: I32, ragged" or "image: U8 [3, 8, 8]", for messages. Returns out. */
+#define STKD_FIELD_TEXT_SIZE 320
+const char *stkd_field_text(const struct stkd_field *field, char out[STKD_FIELD_TEXT_SIZE]);
+
+/* -EINVAL with the first field that differs, in name, dtype, kind or shape. */
+int stkd_shard_agree(const struct stkd_shard *shard, const struct stkd_shard *other,
+		     struct stk_err *err);
 
 /* Lengths of a ragged field for rows [first, first + n). -EBADMSG when the file changed under us. */
 int stkd_shard_lengths(const struct stkd_shard *shard, uint32_t field, uint64_t first, uint64_t n,

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Extents of rows, straight from the mappings. Keeps nothing; runs on a worker, the first half
+ * under its SIGBUS guard: so it takes no lock and allocates nothing.
+ */
+#include "daemon/storage/fetch.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "daemon/shard/scan.h"
+
+static int refuse_row(const struct stkd_dataset *dataset, const struct stkd_shard *shard,
+		      uint64_t sample, uint64_t row, uint32_t field, const void *place,
+		      struct stk_err *err)
+{
+	char label[STKD_LABEL_SIZE];
+
+	return stk_err_set(err, -EBADMSG,
+			   "%s: byte %tu, sample %" PRIu64 " (row %" PRIu64
+			   "): the offsets of field %s were changed since the file was opened",
+			   shard->path, (const uint8_t *)place - shard->map, sample, row,
+			   stkd_label(dataset->fields[field].name, label));
+}
+
+int stkd_fetch(const struct stkd_dataset *dataset, const struct stkd_want *want,
+	       struct stkd_extent *out, struct stk_err *err)
+{
+	for (uint32_t i = 0; i < want->nrows; i++) {
+		const struct stkd_shard *shard;
+		const uint16_t *field_of;
+		uint64_t row;
+		size_t s;
+
+		if (want->ids[i] >= dataset->count)
+			return stk_err_set(err, -EBADMSG, "%s: sample %" PRIu64 " of %" PRIu64,
+					   dataset->path, want->ids[i], dataset->count);
+		stkd_dataset_locate(dataset, want->ids[i], &s, &row);
+		shard = dataset->shards[s];
+		field_of = dataset->field_of + s * dataset->nfields;
+		for (uint32_t f = 0; f < want->nfields; f++, out++) {
+			uint16_t field = want->fields[f];
+			int r = shard->format->row(shard, field_of[field], row, out);
+
+			if (r < 0)
+				return refuse_row(dataset, shard, want->ids[i], row, field,
+						  out->data, err);
+		}
+	}
+	return 0;
+}
+
+int stkd_fetch_done(const struct stkd_dataset *dataset, const struct stkd_want *want,
+		    struct stk_err *err)
+{
+	size_t last = SIZE_MAX;
+
+	for (uint32_t i = 0; i < want->nrows; i++) {
+		uint64_t row;
+		size_t s;
+		int r;
+
+		stkd_dataset_locate(dataset, want->ids[i], &s, &row);
+		if (s == last)
+			continue;
+		last = s;
+		r = stkd_shard_unchanged(dataset->shards[s], err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
