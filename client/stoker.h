@@ -64,15 +64,15 @@ enum stk_daemon {
 
 /* Zero everything, set `size`, then what you need. */
 struct stk_client_opts {
-	size_t size;             /* sizeof() as the caller was built; the library defaults the rest */
-	const char *stream;      /* name of a configured stream, or NULL */
-	const char *path;        /* shards: file, directory or glob, or NULL; one of the two is needed */
+	size_t size;        /* sizeof() as the caller was built; the library defaults the rest */
+	const char *stream; /* name of a configured stream, or NULL */
+	const char *path;   /* shards: file, directory or glob, or NULL; one of the two is needed */
 	const char *const *keys; /* spec keys "rows=32", NULL-terminated; NULL: none */
 	const char *spec;        /* whole spec as JSON or YAML text instead of path; NULL: none */
-	const char *job;         /* NULL: from the launcher's environment, else this process alone */
-	const char *socket;      /* NULL: see enum stk_daemon */
-	uint32_t daemon;         /* enum stk_daemon */
-	uint32_t rank, world;    /* data-parallel; world 0 means 1 */
+	const char *job;      /* NULL: from the launcher's environment, else this process alone */
+	const char *socket;   /* NULL: see enum stk_daemon */
+	uint32_t daemon;      /* enum stk_daemon */
+	uint32_t rank, world; /* data-parallel; world 0 means 1 */
 	uint32_t replica, replicas; /* seats of the same rank; replicas 0 means 1 */
 	int32_t attach_timeout_ms;  /* of silence, not of work; 0: 300 s; -1: for ever */
 	int32_t reconnect_ms;       /* after a lost connection; 0: -EPIPE at once */
@@ -139,7 +139,7 @@ struct stk_batch_info {
 	uint32_t era;
 	uint64_t real_tokens, padded_tokens;
 	uint64_t global_tokens; /* label tokens of all ranks in this step */
-	const void *data;       /* start of the batch; all tensors lie in data_size bytes: one copy */
+	const void *data; /* start of the batch; all tensors lie in data_size bytes: one copy */
 	uint64_t data_size;
 	const uint64_t *sample_ids; /* [nids]; STK_ROW_EMPTY for a masked row */
 	const uint32_t *lengths;    /* [nids] */
@@ -149,8 +149,9 @@ STK_PUBLIC int stk_batch_info(const struct stk_batch *batch, struct stk_batch_in
 
 struct stk_tensor {
 	const char *name; /* valid while the client or the batch is */
-	const void *data; /* 256-byte aligned; writable for a single seat, but nobody reads it back */
-	uint64_t size;    /* bytes */
+	const void
+		*data; /* 256-byte aligned; writable for a single seat, but nobody reads it back */
+	uint64_t size; /* bytes */
 	uint32_t element; /* enum stk_element */
 	uint32_t ndim;
 	uint64_t shape[STK_DIMS_MAX]; /* C order, contiguous */

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "client/socket.h"
+
+int stk__client_usable(struct stk_client *c)
+{
+	if (c->generation == stk__fork_generation())
+		return 0;
+	return stk_err_set(&c->err, -ECHILD,
+			   "this client belongs to the process that forked; open one here");
+}
+
+/* Before the first batch of a session without a given start, the state is its beginning. */
+static void set_start(struct stk_client *c)
+{
+	if (c->request.state_size) {
+		memcpy(c->state, c->request.state, c->request.state_size);
+		c->state_size = c->request.state_size;
+		return;
+	}
+	memcpy(c->state, &c->session->state, sizeof(c->session->state));
+	c->state_size = sizeof(c->session->state);
+}
+
+static int watch(const struct stk_client *c, int fd, uint32_t events)
+{
+	struct epoll_event event = {.events = events};
+
+	return epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
+}
+
+static int watch_session(struct stk_client *c)
+{
+	int r = watch(c, c->session->wake, EPOLLIN);
+
+	if (r == 0)
+		r = watch(c, c->session->sock, EPOLLRDHUP);
+	return r < 0 ? stk_err_set(&c->err, r, "epoll: %s", strerror(-r)) : 0;
+}
+
+int stk__client_adopt(struct stk_client *c, struct stk__session *session)
+{
+	c->session = session;
+	c->era = c->attached.era;
+	c->waiting = false;
+	c->geometry = session->geometry;
+	if (c->schema && !strcmp(c->schema->text, session->schema->text)) {
+		stk__schema_unref(session->schema);
+		session->schema = stk__schema_ref(c->schema);
+	} else {
+		session->schema->older = c->schema;
+		c->schema = stk__schema_ref(session->schema);
+	}
+	/* A cursor of 0 bytes is the beginning; the header is what the daemon said, not what we sent. */
+	session->state.cursor_size = 0;
+	return c->epoll >= 0 ? watch_session(c) : 0;
+}
+
+static int client_open(struct stk_client *c, const struct stk_client_opts *opts)
+{
+	struct stk__session *session;
+	int r;
+
+	r = stk__request_init(&c->request, opts, &c->err);
+	if (r < 0)
+		return r;
+	r = stk__attach(&c->request, &session, &c->attached, NULL, &c->err);
+	if (r < 0)
+		return r;
+	r = stk__client_adopt(c, session);
+	set_start(c);
+	return r;
+}
+
+int stk_client_open(const struct stk_client_opts *opts, struct stk_client **ret_client, char *error,
+		    size_t error_size)
+{
+	struct stk_client *c = calloc(1, sizeof(*c));
+	int r;
+
+	if (!c) {
+		if (error && error_size)
+			snprintf(error, error_size, "client: no memory");
+		return -ENOMEM;
+	}
+	c->epoll = -1;
+	c->generation = stk__fork_generation();
+	r = client_open(c, opts);
+	if (r < 0) {
+		if (error && error_size)
+			snprintf(error, error_size, "%s", c->err.text);
+		stk_client_close(c);
+		return r;
+	}
+	*ret_client = c;
+	return 0;
+}
+
+struct stk_client *stk_client_close(struct stk_client *c)
+{
+	if (!c)
+		return NULL;
+	if (c->session) {
+		stk__session_end(c->session);
+		stk__session_unref(c->session);
+	}
+	stk_close(c->epoll);
+	stk__schema_unref(c->schema);
+	stk__request_deinit(&c->request);
+	free(c->attached.socket);
+	free(c);
+	return NULL;
+}
+
+int stk_client_state(const struct stk_client *c, void *state, size_t room)
+{
+	if (c->state_size > room)
+		return -ENOSPC;
+	memcpy(state, c->state, c->state_size);
+	return (int)c->state_size;
+}
+
+int stk_client_shapes(const struct stk_client *c, struct stk_shape *shapes, uint32_t room)
+{
+	uint32_t n = STK_MIN(room, c->schema->nshapes);
+
+	if (n)
+		memcpy(shapes, c->schema->shapes, n * sizeof(*shapes));
+	return (int)c->schema->nshapes;
+}
+
+static void fill_counts(struct stk_client_info *i, const struct stk__schema *schema)
+{
+	json_int_t epochs = json_integer_value(json_object_get(schema->root, "epochs"));
+
+	i->samples = stk__schema_count(schema, "samples");
+	i->steps_per_epoch = stk__schema_count(schema, "steps");
+	i->overlong_dropped = stk__schema_count(schema, "overlong_dropped");
+	i->truncated = stk__schema_count(schema, "truncated");
+	i->promoted = stk__schema_count(schema, "promoted");
+	i->tail_dropped = stk__schema_count(schema, "tail_dropped");
+	i->masked = stk__schema_count(schema, "masked");
+	i->epochs = epochs < 0 ? 0 : (uint64_t)epochs;
+}
+
+int stk_client_info(const struct stk_client *c, struct stk_client_info *ret)
+{
+	struct stk_client_info i = {
+		.size = STK_MIN(ret->size, sizeof(i)),
+		.rank = c->request.rank,
+		.world = c->request.world,
+		.replica = c->request.replica,
+		.replicas = c->request.replicas,
+		.slots = c->geometry.nslots,
+		.micros = c->geometry.micros,
+		.slot_size = c->geometry.slot_size,
+		.stream = c->schema->stream,
+		.job = c->request.job,
+		.socket = c->attached.socket,
+		.daemon_pid = c->attached.daemon_pid,
+		.private_daemon = c->request.private_daemon,
+		.schema = c->schema->text,
+	};
+
+	if (ret->size < sizeof(ret->size))
+		return -EINVAL;
+	fill_counts(&i, c->schema);
+	memcpy(ret, &i, i.size);
+	return 0;
+}
+
+int stk_client_fd(struct stk_client *c)
+{
+	int r = stk__client_usable(c);
+
+	if (r < 0)
+		return r;
+	if (c->epoll >= 0)
+		return c->epoll;
+	if (!c->session)
+		return c->final < 0 ? c->final : -EPIPE;
+	c->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (c->epoll < 0)
+		return stk_err_set(&c->err, -errno, "epoll: %m");
+	r = watch_session(c);
+	if (r < 0) {
+		stk_closep(&c->epoll);
+		return r;
+	}
+	return c->epoll;
+}
+
+const char *stk_client_error(const struct stk_client *c)
+{
+	return c->err.text;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stk_client_next(): takes entries off the publish ring and waits for them. The way of a ready
+ * batch has no system call. Runs on the client's thread.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/socket.h"
+
+#define SLICE_NS    INT64_C(250000000)   /* between two looks at the socket */
+#define NOTHING     (STK_STREAM_END + 1) /* the ring is empty; never returned to the caller */
+#define AGAIN       (STK_STREAM_END + 2) /* the entry was for nobody */
+#define DRAIN_LIMIT 64
+
+/* Relaxed everywhere: figures for the eye, stored by this thread only. */
+static void add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
+			      memory_order_relaxed);
+}
+
+static void begin_wait(struct stk_client *c)
+{
+	struct stk_shm_seat *seat = c->session->seat;
+
+	if (c->waiting)
+		return;
+	c->waiting = true;
+	add(&seat->waits, 1);
+	atomic_store_explicit(&seat->waiting_since_ns, (uint64_t)stk__now_ns(),
+			      memory_order_relaxed);
+}
+
+static void end_wait(struct stk_client *c)
+{
+	struct stk_shm_seat *seat = c->session->seat;
+	uint64_t since = atomic_load_explicit(&seat->waiting_since_ns, memory_order_relaxed);
+	uint64_t now = (uint64_t)stk__now_ns();
+
+	c->waiting = false;
+	stk_ring_retract(seat);
+	add(&seat->wait_ns, now > since ? now - since : 0);
+	atomic_store_explicit(&seat->waiting_since_ns, 0, memory_order_relaxed);
+}
+
+/* A clock that is read without looking at the hardware: a tick is good enough for the eye. */
+static void count_batch(struct stk_shm_seat *seat)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+	atomic_store_explicit(&seat->last_next_ns,
+			      (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec,
+			      memory_order_relaxed);
+	add(&seat->batches, 1);
+}
+
+static void remember(struct stk_client *c, const struct stk_batch *batch)
+{
+	const struct stk_shm_desc *d = &batch->desc;
+	struct stk_state_header header = c->session->state;
+
+	header.cursor_size = d->cursor_size;
+	memcpy(c->state, &header, sizeof(header));
+	memcpy(c->state + sizeof(header), d->cursor, d->cursor_size);
+	c->state_size = sizeof(header) + d->cursor_size;
+	c->last = (struct stk__position){
+		.valid = true, .epoch = d->epoch, .step = d->step, .micro = d->micro};
+}
+
+static int take_batch(struct stk_client *c, const struct stk_shm_entry *e, struct stk_batch **ret)
+{
+	struct stk_batch *batch;
+	int r = stk__session_lend(c->session, e, c->session->sub.head - 1, &batch, &c->err);
+
+	if (r < 0)
+		return c->final = r;
+	count_batch(c->session->seat);
+	remember(c, batch);
+	c->restarted = false;
+	*ret = batch;
+	return 0;
+}
+
+static int take_epoch_end(struct stk_client *c, const struct stk_shm_entry *e,
+			  struct stk_batch **ret)
+{
+	(void)ret;
+	c->last.valid = true;
+	c->last.ended = true;
+	c->last.epoch = e->epoch;
+	return STK_EPOCH_END;
+}
+
+static int take_stream_end(struct stk_client *c, const struct stk_shm_entry *e,
+			   struct stk_batch **ret)
+{
+	(void)e;
+	(void)ret;
+	return c->final = STK_STREAM_END;
+}
+
+static int take_error(struct stk_client *c, const struct stk_shm_entry *e, struct stk_batch **ret)
+{
+	char text[STK_SHM_ERROR_SIZE];
+
+	(void)ret;
+	c->final = e->micro > 0 && e->micro < 4096 ? -(int)e->micro : -EIO;
+	stk__session_error(c->session, text);
+	return stk_err_set(&c->err, c->final, "%s", text);
+}
+
+static int (*const takers[])(struct stk_client *, const struct stk_shm_entry *,
+			     struct stk_batch **) = {
+	[STK_SHM_BATCH] = take_batch,
+	[STK_SHM_EPOCH_END] = take_epoch_end,
+	[STK_SHM_STREAM_END] = take_stream_end,
+	[STK_SHM_ERROR] = take_error,
+};
+
+/* Has next() returned this batch before? */
+static bool is_repeated(const struct stk__position *last, const struct stk_shm_entry *e)
+{
+	if (e->epoch != last->epoch)
+		return e->epoch < last->epoch;
+	return last->ended || e->step < last->step ||
+	       (e->step == last->step && e->micro <= last->micro);
+}
+
+/*
+ * After attaching anew: the daemon goes on at a whole step and without the end of an epoch that is
+ * over. What was returned before is skipped, an epoch's end that was not is returned first.
+ */
+static int resume(struct stk_client *c, const struct stk_shm_entry *e)
+{
+	struct stk__position *last = &c->last;
+
+	if (last->valid && e->kind == STK_SHM_BATCH && is_repeated(last, e)) {
+		stk__session_skip(c->session, e->slot, c->session->sub.head - 1);
+		return AGAIN;
+	}
+	if (last->valid && e->kind == STK_SHM_EPOCH_END &&
+	    (e->epoch < last->epoch || (e->epoch == last->epoch && last->ended)))
+		return AGAIN;
+	if (last->valid && !last->ended &&
+	    (e->kind == STK_SHM_STREAM_END ||
+	     (e->kind == STK_SHM_BATCH && e->epoch > last->epoch))) {
+		c->session->sub.head--; /* it is taken by the next call */
+		last->ended = true;
+		return STK_EPOCH_END;
+	}
+	c->resumed = false;
+	return 0;
+}
+
+/* 0 and *ret_entry; NOTHING; AGAIN; STK_EPOCH_END. */
+static int read_entry(struct stk_client *c, struct stk_shm_entry *ret_entry)
+{
+	struct stk__session *s = c->session;
+	uint32_t index = s->sub.head;
+
+	if (!stk_ring_read(&s->sub, ret_entry))
+		return NOTHING;
+	/* Relaxed: a figure for the eye. */
+	atomic_store_explicit(&s->seat->consumed, s->sub.head, memory_order_relaxed);
+	if ((int32_t)(ret_entry->era - c->era) < 0) {
+		if (ret_entry->kind == STK_SHM_BATCH)
+			stk__session_skip(s, ret_entry->slot, index);
+		return AGAIN;
+	}
+	return c->resumed ? resume(c, ret_entry) : 0;
+}
+
+/* Takes what is ready. NOTHING: the ring is empty. */
+static int take(struct stk_client *c, struct stk_batch **ret)
+{
+	struct stk_shm_entry e;
+	int r;
+
+	if (c->final)
+		return c->final;
+	do
+		r = read_entry(c, &e);
+	while (r == AGAIN);
+	if (r == NOTHING)
+		return r;
+	if (c->waiting)
+		end_wait(c);
+	if (r)
+		return r;
+	if (e.era != c->era || e.kind >= STK_ARRAY_SIZE(takers) || !takers[e.kind])
+		return c->final = stk_err_set(
+			       &c->err, -EPROTO,
+			       "publish entry: kind %u in era %u, this client is in era %u", e.kind,
+			       e.era, c->era);
+	return takers[e.kind](c, &e, ret);
+}
+
+/* Empties the descriptor that said "look at the ring". */
+static void drain_wake(int fd)
+{
+	char bytes[64];
+
+	for (int i = 0; i < DRAIN_LIMIT && read(fd, bytes, sizeof(bytes)) > 0; i++)
+		;
+}
+
+/* Before the caller polls: the daemon shall write to the wake descriptor. */
+static int arm(struct stk_client *c, struct stk_batch **ret)
+{
+	struct stk__session *s = c->session;
+
+	drain_wake(s->wake);
+	if (!stk_ring_announce(&s->sub, s->seat, STK_SHM_WAIT_FD))
+		return take(c, ret);
+	begin_wait(c);
+	return NOTHING;
+}
+
+/* Parks until the tail moves, at most one slice. The tail is read-only memory of the daemon. */
+static void park(struct stk__session *s, int64_t deadline_ns)
+{
+	int64_t left = deadline_ns == STK__FOREVER ? SLICE_NS : deadline_ns - stk__now_ns();
+	struct timespec ts = {.tv_nsec = (long)STK_MIN(left, SLICE_NS)};
+
+	if (left > 0 && stk_ring_announce(&s->sub, s->seat, STK_SHM_WAIT_FUTEX))
+		syscall(SYS_futex, &s->control->tail, FUTEX_WAIT, s->sub.head, &ts, NULL, 0);
+}
+
+/*
+ * The ring was empty. A connection that is gone is looked at before the ring is looked at again, so
+ * that what was published before the end is still returned.
+ */
+static int wait_next(struct stk_client *c, int64_t deadline_ns, struct stk_batch **ret)
+{
+	int r = NOTHING;
+
+	while (r == NOTHING) {
+		bool gone, late;
+
+		if (!c->session) {
+			r = stk__client_reattach(c);
+			if (r < 0)
+				return r;
+		}
+		late = deadline_ns != STK__FOREVER && stk__now_ns() >= deadline_ns;
+		if (!late) {
+			begin_wait(c);
+			park(c->session, deadline_ns);
+		}
+		gone = stk__hung_up(c->session->sock);
+		r = take(c, ret);
+		if (r == NOTHING && gone) {
+			stk__client_lost(c);
+			continue;
+		}
+		if (r == NOTHING && late && c->epoll >= 0)
+			r = arm(c, ret);
+		if (r == NOTHING && late)
+			break;
+	}
+	if (r != NOTHING)
+		return r;
+	if (c->waiting && c->epoll < 0)
+		end_wait(c);
+	return STK_TIMEOUT;
+}
+
+int stk_client_next(struct stk_client *c, int timeout_ms, struct stk_batch **ret_batch)
+{
+	int r = stk__client_usable(c);
+
+	if (r < 0)
+		return r;
+	r = c->session ? take(c, ret_batch) : c->final ? c->final : NOTHING;
+	if (r != NOTHING)
+		return r;
+	return wait_next(c, stk__deadline(timeout_ms), ret_batch);
+}
