@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The worker pool of one NUMA node: threads pinned to its cores. A task is a bag of rows; workers
- * claim ranges with one atomic add, the last to finish calls done(). Tasks of one owner start in
- * order; owners take turns. Idle workers sleep on a condition.
+ * claim ranges under the pool's lock (one claim per range, none per row), the last to finish calls
+ * done(). Tasks of one owner start in order; owners take turns, range by range. Idle workers sleep.
  */
 #ifndef STKD_POOL_H
 #define STKD_POOL_H
 
 #include <sched.h>
-#include <stdatomic.h>
 
 #include "proto/err.h"
 
@@ -19,20 +18,24 @@ struct stkd_task {
 	void (*run)(struct stkd_task *task, uint32_t first, uint32_t n);
 	/* Runs on the worker that finished the last range; may submit more tasks, may free this one. */
 	void (*done)(struct stkd_task *task);
+	const void *owner; /* whose turn it is; only compared. NULL is an owner like any other */
 	/* The pool's. */
-	struct stkd_task *next;
-	_Atomic uint32_t claimed, finished;
-	_Atomic uint32_t users; /* workers that still look at it */
+	struct stkd_task *next;  /* of the same owner */
+	struct stkd_task *last;  /* first task of an owner: that owner's last one */
+	struct stkd_task *turn;  /* first task of an owner: first task of the next owner */
+	uint32_t claimed, finished;
 };
 
 struct stkd_pool;
 
-/* @cpus: NULL: not pinned. Threads are named "<name>-<i>". */
+/* @cpus: NULL: not pinned; a core that may not be used is no error. Threads are named "<name>-<i>". */
 int stkd_pool_new(unsigned nworkers, const cpu_set_t *cpus, const char *name,
 		  struct stkd_pool **ret, struct stk_err *err);
-/* Waits for running tasks; queued ones are not started and their done() is not called. */
+/* Finishes tasks that have begun; others, also those submitted from now on, are not started and
+ * their done() is not called. */
 struct stkd_pool *stkd_pool_free(struct stkd_pool *pool);
 
+/* Any thread. The task is the pool's until its done() is called, and never after. */
 void stkd_pool_submit(struct stkd_pool *pool, struct stkd_task *task);
 unsigned stkd_pool_size(const struct stkd_pool *pool);
 

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recipe and rows -> slot: looks a few rows' extents up, then writes each of their fields once.
+ * Built by one thread; immutable after, workers run row ranges of it at the same time.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/assemble/fields.h"
+#include "daemon/shard/guard.h"
+
+/* Extents looked up at once: what fits comfortably on a worker's stack. */
+#define EXTENTS_MAX 512
+#define NO_SAMPLE   UINT64_MAX
+
+/* One call of stkd_assembly_rows(). */
+struct run {
+	const struct stkd_assembly *assembly;
+	const struct stkd_layout *layout;
+	const struct stkd_recipe *recipe;
+	uint8_t *slot;
+	uint32_t first, n;
+	struct stkd_rows_result result;
+	struct stk_err *err;
+	/* Being copied, for the error after a fault; volatile: read after the jump out of the copy. */
+	volatile uint64_t sample;
+	struct stkd_extent *extents; /* EXTENTS_MAX */
+};
+
+/* A row as the writers see it; a masked one has no extents. */
+struct row {
+	uint32_t index;
+	uint64_t sample;                   /* NO_SAMPLE: masked */
+	uint32_t length;                   /* of the length field, cut; 0: masked */
+	const struct stkd_extent *extents; /* by column; NULL: masked */
+};
+
+int stkd_assembly_new(const struct stk_spec *spec, const struct stkd_dataset *dataset,
+		      uint32_t max_length, struct stkd_assembly **ret, struct stk_err *err)
+{
+	_cleanup_(stkd_assembly_freep) struct stkd_assembly *assembly =
+		calloc(1, sizeof(*assembly));
+	int r;
+
+	if (!assembly)
+		return stk_err_set(err, -ENOMEM, "fields of a batch: no memory");
+	assembly->dataset = dataset;
+	assembly->max_length = max_length ? max_length : UINT32_MAX;
+	r = stkd_fields_compile(assembly, spec, err);
+	if (r < 0)
+		return r;
+	*ret = STK_STEAL(assembly);
+	return 0;
+}
+
+struct stkd_assembly *stkd_assembly_free(struct stkd_assembly *assembly)
+{
+	if (!assembly)
+		return NULL;
+	for (uint32_t i = 0; i < assembly->nops; i++)
+		free(assembly->ops[i].name);
+	free(assembly);
+	return NULL;
+}
+
+uint32_t stkd_assembly_nfields(const struct stkd_assembly *assembly)
+{
+	return assembly->nops;
+}
+
+/* Elements of a row in a ragged field, cut to its width. */
+static uint32_t elements(const struct stkd_op *op, uint32_t width, const struct row *row)
+{
+	uint64_t n = row->length;
+
+	if (!op->aligned)
+		n = row->extents ? row->extents[op->column].count : 0;
+	return (uint32_t)STK_MIN(n, width);
+}
+
+/* Pads a row that holds n elements. Returns where these go. */
+static uint8_t *pad_row(const struct stkd_op *op, uint8_t *dst, uint32_t width, uint32_t n)
+{
+	uint64_t pad_size = (width - n) * op->size, data_size = n * op->size;
+
+	if (pad_size)
+		op->fill(op->left ? dst : dst + data_size, op->pad, (width - n) * op->inner_count);
+	return op->left ? dst + pad_size : dst;
+}
+
+static void write_copy(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
+		       const struct row *row)
+{
+	uint32_t width = op->ragged ? field->lead[1] : 1;
+	uint32_t n = op->ragged ? elements(op, width, row) : row->extents != NULL;
+	uint8_t *data =
+		pad_row(op, slot + field->offset + row->index * (width * op->size), width, n);
+
+	if (n && op->size)
+		op->copy(data, row->extents[op->column].data, n * op->inner_count);
+}
+
+static void write_mask(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
+		       const struct row *row)
+{
+	uint32_t width = field->lead[1];
+	uint32_t n = elements(op, width, row);
+
+	op->fill(pad_row(op, slot + field->offset + row->index * (width * op->size), width, n), 1,
+		 n);
+}
+
+static void write_length(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
+			 const struct row *row)
+{
+	/* The batch's width has cut row->length already. */
+	uint32_t width = op->aligned ? UINT32_MAX : op->width;
+
+	op->fill(slot + field->offset + row->index * op->size, elements(op, width, row), 1);
+}
+
+static void write_sample_id(const struct stkd_op *op, const struct stk_shm_field *field,
+			    uint8_t *slot, const struct row *row)
+{
+	static_assert(NO_SAMPLE == (uint64_t)-1, "a masked row reads as -1");
+	op->fill(slot + field->offset + row->index * op->size, row->sample, 1);
+}
+
+typedef void (*write_fn)(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
+			 const struct row *row);
+
+static const write_fn writers[] = {
+	[STK_MAKE_COPY] = write_copy,
+	[STK_MAKE_MASK] = write_mask,
+	[STK_MAKE_LENGTHS] = write_length,
+	[STK_MAKE_SAMPLE_IDS] = write_sample_id,
+};
+
+static void write_row(const struct run *run, const struct row *row)
+{
+	uint64_t id = row->sample;
+	uint32_t length = row->length;
+
+	for (uint32_t i = 0; i < run->assembly->nops; i++) {
+		const struct stkd_op *op = &run->assembly->ops[i];
+
+		writers[op->make](op, &run->layout->fields[i], run->slot, row);
+	}
+	memcpy(run->slot + run->layout->ids_off + row->index * sizeof(id), &id, sizeof(id));
+	memcpy(run->slot + run->layout->lengths_off + row->index * sizeof(length), &length,
+	       sizeof(length));
+}
+
+static int refuse_row(const struct run *run, uint64_t sample, uint32_t column, uint64_t found,
+		      uint64_t expected, const char *unit)
+{
+	const struct stkd_dataset *dataset = run->assembly->dataset;
+	uint64_t row;
+	size_t shard;
+
+	stkd_dataset_locate(dataset, sample, &shard, &row);
+	return stk_err_set(run->err, -EBADMSG,
+			   "%s: sample %" PRIu64 " (row %" PRIu64 "): field \"%s\" has %" PRIu64
+			   " %s %" PRIu64 " when it was opened",
+			   dataset->shards[shard]->path, sample, row,
+			   dataset->fields[run->assembly->columns[column]].name, found, unit,
+			   expected);
+}
+
+/* The file may have changed since its lengths were read: nothing in an extent is taken on trust. */
+static int check_extent(const struct run *run, uint64_t sample, uint32_t column,
+			const struct stkd_extent *extent)
+{
+	const struct stkd_dataset *dataset = run->assembly->dataset;
+	uint16_t stored = run->assembly->columns[column];
+	uint64_t count = 1, size;
+
+	if (dataset->fields[stored].ragged) {
+		count = extent->count;
+		if (dataset->aligned[stored] || stored == dataset->length_field) {
+			if (count != dataset->lengths[sample])
+				return refuse_row(run, sample, column, count,
+						  dataset->lengths[sample], "elements,");
+		} else if (count > dataset->longest[stored]) {
+			return refuse_row(run, sample, column, count, dataset->longest[stored],
+					  "elements, at most");
+		}
+	}
+	if (stk_mul_overflow(count, run->assembly->element_size[column], &size) ||
+	    extent->size != size)
+		return refuse_row(run, sample, column, extent->size, size, "bytes,");
+	return 0;
+}
+
+static int copy_row(struct run *run, uint32_t index, const struct stkd_extent *extents)
+{
+	const struct stkd_assembly *assembly = run->assembly;
+	uint64_t sample = run->recipe->ids[index];
+	struct row row = {.index = index, .sample = sample, .extents = extents};
+	uint32_t length;
+
+	assert(sample < assembly->dataset->count);
+	length = assembly->dataset->lengths[sample];
+	for (uint32_t c = 0; c < assembly->ncolumns; c++) {
+		int r = check_extent(run, sample, c, &extents[c]);
+
+		if (r < 0)
+			return r;
+	}
+	row.length = STK_MIN(STK_MIN(length, assembly->max_length), run->recipe->width);
+	run->sample = sample;
+	write_row(run, &row);
+	run->result.real_tokens += row.length;
+	run->result.max_length = STK_MAX(run->result.max_length, row.length);
+	return 0;
+}
+
+/* Rows [first, first + n) that hold samples; n is small enough for the extents. */
+static int copy_rows(struct run *run, uint32_t first, uint32_t n)
+{
+	const struct stkd_assembly *assembly = run->assembly;
+	struct stkd_want want = {
+		.ids = run->recipe->ids + first,
+		.nrows = n,
+		.fields = assembly->columns,
+		.nfields = assembly->ncolumns,
+	};
+	int r = 0;
+
+	run->sample = NO_SAMPLE;
+	if (assembly->ncolumns)
+		r = stkd_fetch(assembly->dataset, &want, run->extents, run->err);
+	for (uint32_t i = 0; r == 0 && i < n; i++)
+		r = copy_row(run, first + i, &run->extents[i * assembly->ncolumns]);
+	return r;
+}
+
+/* Fields start at multiples of 256; what lies between two belongs to the published bytes too. */
+static void zero_gaps(const struct run *run)
+{
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < run->assembly->nops; i++) {
+		const struct stk_shm_field *field = &run->layout->fields[i];
+
+		memset(run->slot + end, 0, field->offset - end);
+		end = field->offset + field->size;
+	}
+}
+
+/* Runs under the guard: a SIGBUS jumps out of it from anywhere. */
+static int run_rows(void *arg)
+{
+	struct run *run = arg;
+	uint32_t chunk = EXTENTS_MAX / STK_MAX(run->assembly->ncolumns, 1);
+	uint32_t end = run->first + run->n, real = STK_MIN(end, run->recipe->rows_real);
+
+	if (run->first == 0)
+		zero_gaps(run);
+	for (uint32_t i = run->first; i < real; i += chunk) {
+		int r = copy_rows(run, i, STK_MIN(chunk, real - i));
+
+		if (r < 0)
+			return r;
+	}
+	for (uint32_t i = STK_MAX(run->first, real); i < end; i++)
+		write_row(run, &(struct row){.index = i, .sample = NO_SAMPLE});
+	return 0;
+}
+
+/* A fault outside the slot was in a shard's mapping. */
+static int explain_fault(const struct run *run, const void *address)
+{
+	const struct stkd_dataset *dataset = run->assembly->dataset;
+	uintptr_t at = (uintptr_t)address, start = (uintptr_t)run->slot;
+	int r = -EBADMSG;
+
+	if (at - start < run->layout->size)
+		return stk_err_set(run->err, -EFAULT,
+				   "slot: byte %zu of %" PRIu64
+				   " cannot be written: its holder took the memory "
+				   "away",
+				   (size_t)(at - start), run->layout->size);
+	stk_err_set(run->err, r, "%s: cannot be read", dataset->path);
+	for (size_t i = 0; i < dataset->nshards; i++) {
+		const struct stkd_shard *shard = dataset->shards[i];
+
+		start = (uintptr_t)shard->map;
+		if (!shard->map || at - start >= shard->file_size)
+			continue;
+		if (stkd_shard_unchanged(shard, run->err) == 0)
+			stk_err_set(run->err, r, "%s: byte %zu cannot be read: I/O error",
+				    shard->path, (size_t)(at - start));
+		break;
+	}
+	if (run->err && run->sample != NO_SAMPLE)
+		stk_err_prefix(run->err, "sample %" PRIu64 ": ", run->sample);
+	return r;
+}
+
+int stkd_assembly_rows(const struct stkd_assembly *assembly, const struct stkd_layout *layout,
+		       const struct stkd_recipe *recipe, uint8_t *slot, uint32_t first, uint32_t n,
+		       struct stkd_rows_result *ret, struct stk_err *err)
+{
+	struct stkd_extent extents[EXTENTS_MAX];
+	struct run run = {
+		.extents = extents,
+		.assembly = assembly,
+		.layout = layout,
+		.recipe = recipe,
+		.slot = slot,
+		.first = first,
+		.n = n,
+		.err = err,
+		.sample = NO_SAMPLE,
+	};
+	struct stkd_want want = {
+		.ids = recipe->ids + first,
+		.fields = assembly->columns,
+		.nfields = assembly->ncolumns,
+	};
+	const void *address = NULL;
+	int r;
+
+	assert(first <= recipe->rows && n <= recipe->rows - first);
+	r = stkd_guard_run(run_rows, &run, &address);
+	if (r == -EFAULT)
+		return explain_fault(&run, address);
+	if (r < 0)
+		return r;
+	if (assembly->ncolumns && first < recipe->rows_real) {
+		want.nrows = STK_MIN(n, recipe->rows_real - first);
+		r = stkd_fetch_done(assembly->dataset, &want, err);
+		if (r < 0)
+			return r;
+	}
+	*ret = run.result;
+	return 0;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where fields lie in a slot, and how they are described to clients. Pure: the same rows and width
+ * give the same layout, always. Any thread.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/assemble/fields.h"
+
+/* Takes `size` bytes at the next multiple of `align`, a power of two. True when that does not fit. */
+static bool take(uint64_t *end, uint64_t align, uint64_t size, uint64_t *ret_offset)
+{
+	uint64_t start;
+
+	if (stk_add_overflow(*end, align - 1, &start))
+		return true;
+	*ret_offset = start & ~(align - 1);
+	return stk_add_overflow(*ret_offset, size, end);
+}
+
+static bool place_field(const struct stkd_op *op, uint32_t rows, uint32_t width, uint64_t *end,
+			struct stk_shm_field *ret)
+{
+	uint64_t size = op->size;
+
+	*ret = (struct stk_shm_field){.nlead = 1, .lead = {rows}};
+	if (op->ragged) {
+		ret->nlead = 2;
+		ret->lead[1] = op->aligned ? width : op->width;
+		if (stk_mul_overflow(size, (uint64_t)ret->lead[1], &size))
+			return true;
+	}
+	if (stk_mul_overflow(size, (uint64_t)rows, &size))
+		return true;
+	ret->size = size;
+	return take(end, STK_SHM_FIELD_ALIGN, size, &ret->offset);
+}
+
+int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
+			 struct stkd_layout *ret)
+{
+	struct stkd_layout layout = {.extent_size = 0};
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < assembly->nops; i++)
+		if (place_field(&assembly->ops[i], rows, width, &end, &layout.fields[i]))
+			return -EOVERFLOW;
+	layout.extent_size = end;
+	if (take(&end, STK_SHM_FIELD_ALIGN, (uint64_t)rows * sizeof(uint64_t), &layout.ids_off) ||
+	    take(&end, sizeof(uint32_t), (uint64_t)rows * sizeof(uint32_t), &layout.lengths_off))
+		return -EOVERFLOW;
+	layout.size = end;
+	*ret = layout;
+	return 0;
+}
+
+static const char *kind_of(const struct stkd_op *op)
+{
+	if (op->ragged)
+		return "ragged";
+	return op->make == STK_MAKE_COPY ? "fixed" : "row";
+}
+
+json_t *stkd_assembly_schema(const struct stkd_assembly *assembly)
+{
+	json_t *schema = json_array();
+
+	for (uint32_t i = 0; i < assembly->nops; i++) {
+		const struct stkd_op *op = &assembly->ops[i];
+		json_t *shape = json_array();
+
+		for (uint32_t d = 0; d < op->ndims; d++)
+			json_array_append_new(shape, json_integer((json_int_t)op->inner[d]));
+		/* Takes over the shape, and NULL for no memory makes it fail. */
+		if (json_array_append_new(schema,
+					  json_pack("{s:s, s:s, s:s, s:o}", "name", op->name,
+						    "dtype", stk_dtype_name(op->to), "kind",
+						    kind_of(op), "shape", shape)) < 0) {
+			json_decref(schema);
+			return NULL;
+		}
+	}
+	return schema;
+}
