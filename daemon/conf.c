@@ -200,17 +200,17 @@ static const struct stk_key keys[] = {
 /* clang-format on */
 
 static const struct stk_key_hint hints[] = {
-	{"num_workers", "workers"},
-	{"threads", "workers"},
-	{"worker_threads", "workers"},
-	{"listen", "socket"},
-	{"address", "socket"},
-	{"cpus", "cpu"},
-	{"mlock", "lock"},
-	{"data", "streams: [{name: NAME, data: PATH}]"},
-	{"datasets", "streams: [{name: NAME, data: PATH}]"},
-	{"rows", "rows of a stream, beneath streams"},
-	{"tokens", "tokens of a stream, beneath streams"},
+	{"num_workers", "use workers"},
+	{"threads", "use workers"},
+	{"worker_threads", "use workers"},
+	{"listen", "use socket"},
+	{"address", "use socket"},
+	{"cpus", "use cpu"},
+	{"mlock", "use lock"},
+	{"data", "use streams: [{name: NAME, data: PATH}]"},
+	{"datasets", "use streams: [{name: NAME, data: PATH}]"},
+	{"rows", "use rows of a stream, beneath streams"},
+	{"tokens", "use tokens of a stream, beneath streams"},
 };
 
 const struct stk_key_table stkd_conf_table = {

@@ -188,9 +188,8 @@ static int unknown(const struct stk_key_table *table, const struct stk_tree *nod
 
 	for (size_t i = 0; i < table->nhints; i++)
 		if (!strcmp(table->hints[i].name, node->key))
-			return stk_err_set(err, -EINVAL, "%s: unknown %s \"%s\"; use %s",
-					   node->place, table->what, node->key,
-					   table->hints[i].hint);
+			return stk_err_set(err, -EINVAL, "%s: unknown %s \"%s\"; %s", node->place,
+					   table->what, node->key, table->hints[i].hint);
 	for (size_t i = 0; i < table->nkeys; i++)
 		names[i] = table->keys[i].name;
 	near = stk_nearest(node->key, names);

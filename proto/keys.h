@@ -46,7 +46,7 @@ struct stk_key {
 /* A name from another loader, and what to write instead. */
 struct stk_key_hint {
 	const char *name;
-	const char *hint; /* "rows" or a sentence: "use order: full" */
+	const char *hint; /* the end of the message: "use rows", "not needed, ..." */
 };
 
 struct stk_key_table {

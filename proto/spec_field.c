@@ -142,11 +142,11 @@ static_assert(sizeof(enum stk_make) == sizeof(int) && sizeof(enum stk_side) == s
 	      "STK_KEY_ENUM stores an int");
 
 static const struct stk_key_hint field_hints[] = {
-	{"pad_value", "pad"},     {"padding_value", "pad"},
-	{"pad_token_id", "pad"},  {"label_pad_token_id", "pad"},
-	{"padding_side", "side"}, {"pad_side", "side"},
-	{"source", "from"},       {"type", "dtype"},
-	{"kind", "make"},
+	{"pad_value", "use pad"},     {"padding_value", "use pad"},
+	{"pad_token_id", "use pad"},  {"label_pad_token_id", "use pad"},
+	{"padding_side", "use side"}, {"pad_side", "use side"},
+	{"source", "use from"},       {"type", "use dtype"},
+	{"kind", "use make"},
 };
 
 const struct stk_key_table stk_spec_field_table = {

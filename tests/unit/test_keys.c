@@ -52,7 +52,8 @@ static const struct stk_key keys[] = {
 	{"share", STK_KEY_CUSTOM, AT(share), "0.5", 0, 0, NULL, NULL, 0, "a share", parse_share,
 	 share_to_json},
 };
-static const struct stk_key_hint hints[] = {{"batch_size", "count"}, {"shuffle", "kind: red"}};
+static const struct stk_key_hint hints[] = {{"batch_size", "use count"},
+					    {"shuffle", "use kind: red"}};
 static const struct stk_key_table table = {keys, STK_ARRAY_SIZE(keys), hints, STK_ARRAY_SIZE(hints),
 					   "test key"};
 

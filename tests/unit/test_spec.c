@@ -426,12 +426,12 @@ static void keys_of_other_loaders_get_a_hint(void **state)
 		char yaml[64], want[64];
 
 		snprintf(yaml, sizeof(yaml), "seed: 1\n%s: 1", foreign[i]);
-		snprintf(want, sizeof(want), "s.yaml:2: unknown stream key \"%s\"; use ",
-			 foreign[i]);
+		snprintf(want, sizeof(want), "s.yaml:2: unknown stream key \"%s\"; ", foreign[i]);
 		refuse(yaml, want);
 	}
 	refuse("batch_size: 4", "s.yaml:1: unknown stream key \"batch_size\"; use rows");
 	refuse("drop_last: true", "; use tail: drop");
+	refuse("pin_memory: true", "; not needed, batches are always in page-locked memory");
 	refuse("row: 4", "did you mean \"rows\"?");
 }
 

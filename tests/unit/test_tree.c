@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "proto/tree.h"
+#include "proto/tree_build.h"
 
 static struct stk_tree *yaml(const char *text)
 {
@@ -160,6 +160,21 @@ static void depth_and_size_are_capped(void **state)
 	memcpy(text + 300, ": 1\n", 5);
 	refuse(text, "key \"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk...\" has 300 bytes, at most 256");
 	free(text);
+}
+
+static void nodes_and_bytes_of_a_tree_are_counted(void **state)
+{
+	struct stk_tree_build full = {.nodes = STK_TREE_NODES_MAX};
+	struct stk_tree_build heavy = {.bytes = STK_TREE_BYTES_MAX - 8};
+	struct stk_tree *node = NULL;
+	struct stk_err err = {0};
+
+	(void)state;
+	assert_int_equal(stk__tree_node(&full, STK_TREE_NULL, "p", &node, &err), -E2BIG);
+	assert_string_equal(err.text, "p: too large, more than 1048576 values");
+	assert_int_equal(stk__tree_scalar(&heavy, "p", "123456", 6, &node, &err), -E2BIG);
+	assert_string_equal(err.text, "p: too large, more than 67108864 bytes of text");
+	assert_null(node);
 }
 
 static void exactly_32_levels_are_allowed(void **state)
@@ -385,6 +400,7 @@ int main(void)
 		cmocka_unit_test(broken_yaml_is_refused_with_its_line),
 		cmocka_unit_test(bytes_that_are_not_text_are_refused),
 		cmocka_unit_test(depth_and_size_are_capped),
+		cmocka_unit_test(nodes_and_bytes_of_a_tree_are_counted),
 		cmocka_unit_test(exactly_32_levels_are_allowed),
 		cmocka_unit_test(json_has_paths_as_places),
 		cmocka_unit_test(hostile_json_is_refused_with_its_path),
