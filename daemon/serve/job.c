@@ -59,7 +59,7 @@ static void end_if_empty(struct stkd_job *job)
 {
 	bool busy = job->opening;
 
-	if (has_conns(job))
+	if (job->pinned || has_conns(job))
 		return;
 	atomic_store(&job->progress.cancel, true);
 	for (struct stkd_job_feed *jf = job->feeds, *next; jf; jf = next) {
@@ -189,6 +189,7 @@ static void open_done(uv_work_t *work, int status)
 	if (job->result < 0) {
 		log_warn("job %s on %s refused: %s", job->name, job->stream, job->err.text);
 		refuse_all(job, &job->err, false, 0);
+		end_if_empty(job);
 	} else {
 		job->spec = NULL; /* the stream has it */
 		log_info("job %s on %s: %" PRIu64 " samples, %" PRIu64
@@ -197,7 +198,6 @@ static void open_done(uv_work_t *work, int status)
 			 stkd_plan_counts(job->opened->plan)->steps, job->world);
 		continue_attaches(job);
 	}
-	end_if_empty(job);
 }
 
 /* Feeds. */
@@ -275,7 +275,6 @@ static void build_done(uv_work_t *work, int status)
 		drop_feed(jf);
 	}
 	continue_attaches(job);
-	end_if_empty(job);
 }
 
 /* Slots and workers on one node: the only one, or ranks in turn while the client names no GPU. */
@@ -415,14 +414,18 @@ static void continue_attach(struct stkd_job *job, struct stkd_conn *conn)
 	}
 }
 
+/* The job may be gone afterwards: a client that hung up takes its seat with it when we reply. */
 static void continue_attaches(struct stkd_job *job)
 {
+	job->pinned++;
 	for (struct stkd_conn *c = job->server->conns, *next; c; c = next) {
 		next = c->next;
 		if (c->job == job && c->attaching && !c->closing)
 			continue_attach(job, c);
 	}
 	stkd_server_want_tick(job->server);
+	job->pinned--;
+	end_if_empty(job);
 }
 
 static int check_seat(struct stkd_job *job, const struct stkd_attach *attach, struct stk_err *err)
@@ -619,6 +622,7 @@ bool stkd_job_tick(struct stkd_job *job)
 {
 	bool again = job->opening;
 
+	job->pinned++; /* telling progress may find that the last client has gone */
 	for (struct stkd_conn *c = job->server->conns, *next; c; c = next) {
 		struct stkd_job_feed *jf;
 
@@ -632,6 +636,8 @@ bool stkd_job_tick(struct stkd_job *job)
 	for (struct stkd_job_feed *jf = job->feeds; jf; jf = jf->next) {
 		again |= tick_feed(job, jf);
 	}
+	job->pinned--;
+	end_if_empty(job);
 	return again;
 }
 

@@ -36,6 +36,7 @@ struct stkd_job {
 	struct stk_spec *spec;      /* until the stream has it */
 	struct stkd_stream *opened; /* NULL while opening */
 	bool opening;
+	unsigned pinned; /* somebody walks its connections, any of which may end meanwhile */
 	uint64_t created_ns;
 	struct stkd_progress progress;
 	struct stkd_job_feed *feeds;
@@ -68,7 +69,8 @@ void stkd_job_detach(struct stkd_conn *conn);
 /* All seats of the feed agreed on a seek: answers those that wait for it. */
 void stkd_job_seeked(struct stkd_conn *conn, uint32_t era);
 
-/* Timeouts and progress of this job. Returns true while it still needs the tick. */
+/* Timeouts and progress of this job. Returns true while it still needs the tick. The job may be gone
+ * afterwards. */
 bool stkd_job_tick(struct stkd_job *job);
 
 /* Ends seats that a worker found at fault. */
