@@ -166,6 +166,22 @@ void stkd_histogram_deinit(struct stkd_histogram *histogram)
 	*histogram = (struct stkd_histogram){0};
 }
 
+uint64_t stkd_histogram_cut(struct stkd_histogram *h, uint32_t limit, bool keep)
+{
+	uint64_t cut = 0;
+
+	while (h->n && h->length[h->n - 1] > limit)
+		cut += h->count[--h->n];
+	if (!keep || !cut)
+		return cut;
+	if (!h->n || h->length[h->n - 1] != limit) {
+		h->length[h->n] = limit;
+		h->count[h->n++] = 0;
+	}
+	h->count[h->n - 1] += cut;
+	return cut;
+}
+
 /*
  * The dynamic program. edge[i] are the m distinct rounded lengths, upto[i] counts the samples in
  * the first i of them. A group of edges (i, j] pads to edge[j], so it costs edge[j] * (upto[j+1] -

@@ -15,6 +15,8 @@ struct stkd_histogram {
 };
 int stkd_histogram_new(const uint32_t *len, uint64_t count, struct stkd_histogram *ret);
 void stkd_histogram_deinit(struct stkd_histogram *histogram);
+/* Takes lengths above the limit out, or (keep) counts them as the limit. Returns how many. */
+uint64_t stkd_histogram_cut(struct stkd_histogram *histogram, uint32_t limit, bool keep);
 
 /**
  * stkd_edges_optimal() - at most k edges with the least padding

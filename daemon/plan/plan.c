@@ -84,14 +84,14 @@ static uint64_t find_overlong(const struct stkd_lengths *lengths, uint32_t limit
 static int apply_limit(struct stkd_plan *plan, struct stkd_histogram *h, struct stk_err *err)
 {
 	struct stkd_plan_counts *counts = &plan->counts;
-	uint64_t overlong = 0;
+	uint64_t overlong;
 	const char *key;
 
 	plan->limit = length_limit(plan->spec, counts->longest, &key);
 	counts->max_length = plan->limit;
 	counts->first_overlong = UINT64_MAX;
-	while (h->n && h->length[h->n - 1] > plan->limit)
-		overlong += h->count[--h->n];
+	overlong =
+		stkd_histogram_cut(h, plan->limit, plan->spec->overlong == STK_OVERLONG_TRUNCATE);
 	counts->delivered = counts->samples;
 	if (!overlong)
 		return 0;
@@ -114,11 +114,6 @@ static int apply_limit(struct stkd_plan *plan, struct stkd_histogram *h, struct 
 		return 0;
 	}
 	counts->truncated = overlong;
-	if (!h->n || h->length[h->n - 1] != plan->limit) {
-		h->length[h->n] = plan->limit;
-		h->count[h->n++] = 0;
-	}
-	h->count[h->n - 1] += overlong;
 	return 0;
 }
 
@@ -180,7 +175,8 @@ static int make_classes(struct stkd_plan *plan, struct stk_err *err)
 	plan->outline.nbuckets = plan->nclasses;
 	plan->outline.parts = parts;
 	plan->outline.tail = spec->tail;
-	for (uint32_t b = 0; b < plan->nclasses; b++) {
+	/* From the largest on, so that a budget which is too small is told how much it takes. */
+	for (uint32_t b = plan->nclasses; b-- > 0;) {
 		uint32_t rows = 0;
 		uint64_t global;
 		int r = rows_of(spec, plan->edges[b], &rows, err);

@@ -29,6 +29,26 @@ static void a_histogram_counts_short_and_long_lengths_in_order(void **state)
 	assert_null(h.length);
 }
 
+static void lengths_above_a_limit_are_taken_out_or_counted_as_the_limit(void **state)
+{
+	static const uint32_t len[] = {5, 9, 9, 12, 20};
+	struct stkd_histogram h = histogram(len, 5);
+
+	(void)state;
+	assert_int_equal(stkd_histogram_cut(&h, 20, true), 0);
+	assert_int_equal(h.n, 4);
+	assert_int_equal(stkd_histogram_cut(&h, 10, true), 2);
+	assert_int_equal(h.n, 3);
+	assert_int_equal(h.length[2], 10);
+	assert_int_equal(h.count[2], 2);
+	assert_int_equal(stkd_histogram_cut(&h, 9, true), 2);
+	assert_int_equal(h.n, 2);
+	assert_int_equal(h.count[1], 4);
+	assert_int_equal(stkd_histogram_cut(&h, 4, false), 5);
+	assert_int_equal(h.n, 0);
+	stkd_histogram_deinit(&h);
+}
+
 static void many_distinct_long_lengths_are_merged(void **state)
 {
 	const uint32_t n = 200000, distinct = 90001;
@@ -198,6 +218,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_histogram_counts_short_and_long_lengths_in_order),
+		cmocka_unit_test(lengths_above_a_limit_are_taken_out_or_counted_as_the_limit),
 		cmocka_unit_test(many_distinct_long_lengths_are_merged),
 		cmocka_unit_test(edges_are_as_good_as_the_best_of_all_choices),
 		cmocka_unit_test(a_tie_goes_to_the_smaller_edges),

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`stoker plan` as a process: its table, its recipes, and what it refuses.
+
+Needs STOKER_BIN, the built `stoker`.
+"""
+
+import json
+import os
+import random
+import subprocess
+import tempfile
+import unittest
+
+BIN = os.environ.get("STOKER_BIN", "stoker")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SAMPLES = os.environ.get("STOKER_SAMPLES", os.path.join(ROOT, "..", "shared", "samples"))
+GSM8K = os.path.join(SAMPLES, "text", "gsm8k_train.jsonl")
+
+
+def stoker(*args, **kwargs):
+    return subprocess.run([BIN, *args], capture_output=True, text=True, timeout=60, **kwargs)
+
+
+class Plan(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+        draw = random.Random(7)
+        self.lengths = [draw.randrange(1, draw.randrange(2, 400)) for _ in range(1000)]
+        self.file = self.write("lengths.json", json.dumps(self.lengths))
+
+    def write(self, name, text):
+        path = os.path.join(self.dir.name, name)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+    def plan(self, *args, **kwargs):
+        done = stoker("plan", "--lengths", self.file, *args, **kwargs)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def refused(self, status, text, *args):
+        done = stoker("plan", *args)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.assertIn(text, done.stderr)
+        self.assertEqual(done.stdout, "")
+
+    def test_the_table_adds_up(self):
+        report = json.loads(self.plan("buckets=4", "multiple_of=8", "rows=8", "--world", "2", "--json"))
+        self.assertEqual(report["samples"], 1000)
+        self.assertEqual(report["tokens"], sum(self.lengths))
+        self.assertEqual(report["lengths"]["longest"], max(self.lengths))
+        self.assertEqual(report["lengths"]["p50"], sorted(self.lengths)[499])
+        names = [p["name"] for p in report["policies"]]
+        self.assertEqual(names, ["one size", "powers of two", "optimal"])
+        for policy in report["policies"]:
+            edges = policy["edges"]
+            padded = sum(min(e for e in edges if e >= n) for n in self.lengths)
+            self.assertEqual(policy["padded_tokens"], padded)
+            self.assertAlmostEqual(policy["padding"], 1 - sum(self.lengths) / padded, places=5)
+            self.assertEqual(policy["classes"], len(edges))
+        optimal = report["policies"][2]
+        self.assertEqual([c["edge"] for c in report["classes"]], optimal["edges"])
+        self.assertEqual(report["epoch"]["steps"], optimal["steps"])
+
+    def test_text_and_json_tell_the_same(self):
+        args = ["edges=[100, 200]", "overlong=drop", "tokens=2000"]
+        report = json.loads(self.plan(*args, "--json"))
+        text = self.plan(*args)
+        self.assertIn("%d steps an epoch" % report["epoch"]["steps"], text)
+        self.assertIn("%.1f %%" % (100 * report["epoch"]["padding"]), text)
+        self.assertIn("%d samples longer than 200 dropped" % report["epoch"]["overlong_dropped"], text)
+        self.assertEqual(report["epoch"]["overlong_dropped"], sum(n > 200 for n in self.lengths))
+        self.assertIn("as given", text)
+
+    def test_recipes_of_all_ranks_are_the_epoch(self):
+        args = ["tokens=1500", "accumulate=2", "--world", "3"]
+        steps = json.loads(self.plan(*args, "--json"))["epoch"]["steps"]
+        whole = [json.loads(line) for line in
+                 self.plan(*args, "--steps", "0:%d" % steps, "--show").splitlines()]
+        self.assertEqual(len(whole), steps)
+        self.assertEqual(sorted(i for s in whole for i in s["ids"]), list(range(1000)))
+        parts = [self.plan(*args, "--steps", "0:%d" % steps, "--rank", str(r), "--show").splitlines()
+                 for r in range(3)]
+        for s in whole:
+            mine = [json.loads(lines[2 * s["step"] + m]) for lines in parts for m in range(2)]
+            self.assertEqual([i for p in mine for i in p["ids"]], s["ids"])
+            self.assertEqual([(p["rank"], p["micro"]) for p in mine],
+                             [(r, m) for r in range(3) for m in range(2)])
+            for p in mine:
+                self.assertEqual(p["width"], s["width"])
+                self.assertEqual(p["rows_real"], len(p["ids"]))
+                self.assertLessEqual(p["rows"] * p["width"], 1500)
+
+    def test_steps_go_on_into_the_next_epoch(self):
+        args = ["rows=100"]
+        lines = [json.loads(line) for line in self.plan(*args, "--steps", "8:12").splitlines()]
+        self.assertEqual([(s["epoch"], s["step"]) for s in lines], [(0, 8), (0, 9), (1, 0), (1, 1)])
+        again = self.plan(*args, "--epoch", "1", "--steps", "0:2").splitlines()
+        self.assertEqual([json.loads(line) for line in again], lines[2:])
+
+    def test_lengths_may_stand_in_an_object_or_on_standard_input(self):
+        text = json.dumps({"lengths": self.lengths})
+        done = stoker("plan", "--lengths", "-", "--steps", "0:3", "--show", input=text)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, self.plan("--steps", "0:3", "--show"))
+
+    def test_wrong_usage_ends_with_2(self):
+        self.refused(2, "no PATH")
+        self.refused(2, 'did you mean "buckets"', "--lengths", self.file, "bucket=3")
+        self.refused(2, "rows", "--lengths", self.file, "rows=0")
+        self.refused(2, "--world", "--lengths", self.file, "--world", "0")
+        self.refused(2, "--rank: 2 must be below --world 2", "--lengths", self.file, "--world", "2",
+                     "--rank", "2", "--steps", "0:1")
+        self.refused(2, "--steps", "--lengths", self.file, "--steps", "5:5")
+        self.refused(2, "not both", "--lengths", self.file, self.dir.name)
+        self.refused(2, "unknown option", "--lengths", self.file, "--frobnicate")
+
+    def test_bad_data_and_refused_plans_end_with_1(self):
+        for text, said in [("[]", "no samples"), ("[1, -2]", "element 1 is -2"),
+                           ("[1, 2.5]", "element 1 is 2.5"), ("[4294967296]", "element 0"),
+                           ("[1,", "bad.json:1"), ("7", "bad.json:1"),
+                           ('{"x": [1]}', "neither an array")]:
+            self.refused(1, said, "--lengths", self.write("bad.json", text))
+        self.refused(1, "nowhere", "--lengths", os.path.join(self.dir.name, "nowhere"))
+        self.refused(1, "nowhere", os.path.join(self.dir.name, "nowhere"))
+        self.refused(1, "tokens: budget 20 is smaller", "--lengths", self.file, "tokens=20")
+        self.refused(1, "an epoch would have no step", "--lengths", self.file, "--world", "2000")
+        self.refused(1, "overlong: sample", "--lengths", self.file, "overlong=error", "max_length=100")
+        self.refused(1, "an epoch has", "--lengths", self.file, "--steps", "99999:100000")
+
+    def test_output_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BIN, "plan", "--lengths", self.file], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot write", done.stderr)
+
+    @unittest.skipUnless(os.path.exists(GSM8K), "no gsm8k sample at " + GSM8K)
+    def test_real_text_costs_what_it_should(self):
+        shards = os.path.join(self.dir.name, "gsm8k")
+        done = stoker("write", "--text", "question,answer", GSM8K, "-o", shards)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = stoker("plan", shards, "buckets=8", "multiple_of=8", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        padding = {p["name"]: "%.1f" % (100 * p["padding"]) for p in report["policies"]}
+        self.assertEqual(report["samples"], 7473)
+        self.assertEqual(padding["one size"], "69.1")
+        self.assertEqual(padding["optimal"], "10.7")
+
+
+if __name__ == "__main__":
+    unittest.main()

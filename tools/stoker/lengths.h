@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lengths that `stoker plan` plans: of a dataset's length field, or from a JSON file. Owned by
+ * the command; one thread.
+ */
+#ifndef STOKER_LENGTHS_H
+#define STOKER_LENGTHS_H
+
+#include "daemon/shard/dataset.h"
+
+struct lengths {
+	const uint32_t *len;
+	uint64_t count;
+	uint64_t tokens;
+	uint32_t *own;                /* from JSON */
+	struct stkd_dataset *dataset; /* or this lends them */
+};
+
+/* @field: length field or NULL. */
+int lengths_from_dataset(const char *path, const char *field, struct lengths *ret,
+			 struct stk_err *err);
+/* An array of whole numbers, or {"lengths": [...]}; "-" is standard input. */
+int lengths_from_json(const char *path, struct lengths *ret, struct stk_err *err);
+void lengths_deinit(struct lengths *lengths);
+
+#endif

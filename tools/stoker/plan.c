@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `stoker plan`: what a spec makes of a dataset: lengths, padding by policy, shape classes, and the
+ * recipes of steps. Reads lengths only, never samples. One thread.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tools/stoker/commands.h"
+#include "tools/stoker/lengths.h"
+#include "tools/stoker/policy.h"
+
+static const char usage[] =
+	"usage: stoker plan [OPTIONS] PATH|--lengths FILE.json [KEY=VALUE ...]\n"
+	"\n"
+	"Shows the padding that each way of bucketing costs and the steps of an epoch.\n"
+	"\n"
+	"  PATH             a shard, a directory of shards, or a glob\n"
+	"  --lengths FILE   a JSON array of lengths, or {\"lengths\": [...]}; - is standard input\n"
+	"  KEY=VALUE        keys of a stream's spec: buckets=8 multiple_of=8 tokens=16384 ...\n"
+	"  --world W        data-parallel ranks (1)\n"
+	"  --json           everything as one JSON object\n"
+	"  --steps A:B      the recipes of steps A to B - 1 as JSON lines instead\n"
+	"  --epoch E        of this epoch (0)\n"
+	"  --rank R         of this rank only, a line for each micro-batch\n"
+	"  --show           with their sample ids\n"
+	"\n"
+	"Ends with 0; 1 when the data or the plan is refused; 2 on wrong usage.\n";
+
+struct options {
+	const char *path, *lengths;
+	char **words; /* KEY=VALUE */
+	size_t nwords;
+	uint64_t world, epoch, first, end, rank;
+	bool json, steps, one_rank, show;
+};
+
+/* All that is known about a plan before anything is printed. */
+struct report {
+	const struct options *options;
+	const struct stk_spec *spec;
+	const struct lengths *lengths;
+	const struct stkd_plan *plan;
+	struct policy policies[POLICIES_MAX];
+	int npolicies;
+	/* Epoch `options->epoch` as it is delivered. */
+	uint64_t real, padded;
+	double plan_s, epoch_s;
+};
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int fail(const struct stk_err *err, int status)
+{
+	fprintf(stderr, "stoker plan: %s\n", err->text);
+	return status;
+}
+
+/* A number up to max that ends at `end`. */
+static int take_number(const char *option, const char *text, char end, uint64_t max, uint64_t *ret,
+		       const char **ret_rest, struct stk_err *err)
+{
+	unsigned long long value;
+	char *rest;
+
+	errno = 0;
+	value = strtoull(text, &rest, 10);
+	if (errno || *text < '0' || *text > '9' || *rest != end || value > max)
+		return stk_err_set(err, -EINVAL, "--%s: \"%s\" must be a whole number 0..%" PRIu64,
+				   option, text, max);
+	*ret = value;
+	if (ret_rest)
+		*ret_rest = rest;
+	return 0;
+}
+
+static int take_steps(struct options *o, const char *text, struct stk_err *err)
+{
+	const char *rest;
+
+	if (take_number("steps", text, ':', UINT64_MAX, &o->first, &rest, NULL) < 0 ||
+	    take_number("steps", rest + 1, '\0', UINT64_MAX, &o->end, NULL, NULL) < 0 ||
+	    o->first >= o->end)
+		return stk_err_set(err, -EINVAL,
+				   "--steps: \"%s\" must be A:B, whole numbers with A below B",
+				   text);
+	o->steps = true;
+	return 0;
+}
+
+enum { OPT_WORLD = 256, OPT_LENGTHS, OPT_JSON, OPT_STEPS, OPT_EPOCH, OPT_RANK, OPT_SHOW };
+
+static const struct option long_options[] = {
+	{"world", required_argument, NULL, OPT_WORLD},
+	{"lengths", required_argument, NULL, OPT_LENGTHS},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"steps", required_argument, NULL, OPT_STEPS},
+	{"epoch", required_argument, NULL, OPT_EPOCH},
+	{"rank", required_argument, NULL, OPT_RANK},
+	{"show", no_argument, NULL, OPT_SHOW},
+	{"help", no_argument, NULL, 'h'},
+	{0},
+};
+
+static int take_option(struct options *o, int c, const char *arg, struct stk_err *err)
+{
+	switch (c) {
+	case OPT_WORLD:
+		if (take_number("world", arg, '\0', 65536, &o->world, NULL, NULL) < 0 || !o->world)
+			return stk_err_set(err, -EINVAL,
+					   "--world: \"%s\" must be a whole number 1..65536", arg);
+		return 0;
+	case OPT_LENGTHS:
+		o->lengths = arg;
+		return 0;
+	case OPT_JSON:
+		o->json = true;
+		return 0;
+	case OPT_STEPS:
+		return take_steps(o, arg, err);
+	case OPT_EPOCH:
+		return take_number("epoch", arg, '\0', UINT64_MAX, &o->epoch, NULL, err);
+	case OPT_RANK:
+		o->one_rank = true;
+		return take_number("rank", arg, '\0', 65535, &o->rank, NULL, err);
+	default:
+		o->show = true;
+		return 0;
+	}
+}
+
+/* A word of the spec, unless it looks like a path: ./a=b is one. */
+static bool is_assignment(const char *word)
+{
+	size_t key = strspn(word, "abcdefghijklmnopqrstuvwxyz_");
+
+	return key > 0 && word[key] == '=';
+}
+
+static int take_words(struct options *o, int argc, char **argv, struct stk_err *err)
+{
+	o->words = argv; /* assignments move to the front of what is left */
+	for (int i = 0; i < argc; i++) {
+		char *word = argv[i];
+
+		if (is_assignment(word))
+			o->words[o->nwords++] = word;
+		else if (o->path)
+			return stk_err_set(err, -EINVAL, "one PATH, not \"%s\" and \"%s\"", o->path,
+					   word);
+		else
+			o->path = word;
+	}
+	if (!o->path == !o->lengths)
+		return stk_err_set(err, -EINVAL, "%s",
+				   o->path ? "give PATH or --lengths, not both"
+					   : "no PATH and no --lengths FILE");
+	if (o->one_rank && o->rank >= o->world)
+		return stk_err_set(err, -EINVAL,
+				   "--rank: %" PRIu64 " must be below --world %" PRIu64, o->rank,
+				   o->world);
+	if ((o->one_rank || o->show) && !o->steps)
+		return stk_err_set(err, -EINVAL, "--%s goes with --steps A:B",
+				   o->show ? "show" : "rank");
+	return 0;
+}
+
+/* Return: 0, 1 when help was printed, -EINVAL. */
+static int parse_options(struct options *o, int argc, char **argv, struct stk_err *err)
+{
+	int c, r;
+
+	*o = (struct options){.world = 1};
+	optind = 1;
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":h", long_options, NULL)) != -1) {
+		if (c == 'h')
+			return fputs(usage, stdout), 1;
+		if (c == '?' || c == ':')
+			return stk_err_set(err, -EINVAL, "%s \"%s\"",
+					   c == ':' ? "no value for option" : "unknown option",
+					   argv[optind - 1]);
+		r = take_option(o, c, optarg, err);
+		if (r < 0)
+			return r;
+	}
+	return take_words(o, argc - optind, argv + optind, err);
+}
+
+static int parse_spec(const struct options *o, struct stk_spec **ret, struct stk_err *err)
+{
+	_cleanup_(stk_tree_freep) struct stk_tree *words = NULL;
+	_cleanup_(stk_spec_freep) struct stk_spec *spec = NULL;
+	int r = stk_tree_from_words(o->words, o->nwords, &words, err);
+
+	if (r < 0)
+		return r;
+	r = stk_spec_parse(NULL, words, &spec, err);
+	if (r < 0)
+		return r;
+	if (spec->ndata)
+		return stk_err_set(err, -EINVAL, "data: give the path as a word of its own, PATH");
+	*ret = STK_STEAL(spec);
+	return 0;
+}
+
+/* Rows of all parts, masked ones included. */
+static uint64_t step_rows(const struct stk_spec *spec, uint64_t world, const struct stkd_step *step)
+{
+	return step->rows_part ? (uint64_t)step->rows_part * world * spec->accumulate : step->nids;
+}
+
+/* Sums up one epoch; pad_to longest depends on which samples meet. */
+static int walk_epoch(struct report *report, struct stk_err *err)
+{
+	_cleanup_(stkd_iter_freep) struct stkd_iter *iter = NULL;
+	struct stkd_step step = {0};
+	int r = stkd_iter_new(report->plan, NULL, 0, &iter, err);
+
+	if (r == 0)
+		r = stkd_iter_seek(iter, report->options->epoch, 0, err);
+	while (r == 0 && !step.last_of_epoch) {
+		r = stkd_iter_next(iter, &step);
+		if (r < 0)
+			return stk_err_set(err, r, "no memory for the samples of a step");
+		report->real += step.real_tokens;
+		report->padded +=
+			step_rows(report->spec, report->options->world, &step) * step.width;
+	}
+	return r;
+}
+
+/* The length that a share of the samples does not exceed. */
+static uint32_t percentile(const struct stkd_histogram *h, uint64_t count, unsigned percent)
+{
+	uint64_t rank = count / 100 * percent + (count % 100 * percent + 99) / 100, seen = 0;
+	size_t i = 0;
+
+	for (; i + 1 < h->n; i++) {
+		seen += h->count[i];
+		if (seen >= rank)
+			break;
+	}
+	return h->length[i];
+}
+
+static const unsigned percents[] = {1, 10, 25, 50, 75, 90, 99};
+
+static int find_percentiles(const struct lengths *lengths, uint32_t ret[STK_ARRAY_SIZE(percents)],
+			    struct stk_err *err)
+{
+	struct stkd_histogram h = {0};
+	int r = stkd_histogram_new(lengths->len, lengths->count, &h);
+
+	if (r < 0)
+		return stk_err_set(err, r, "no memory for a histogram of lengths");
+	for (size_t i = 0; i < STK_ARRAY_SIZE(percents); i++)
+		ret[i] = percentile(&h, lengths->count, percents[i]);
+	stkd_histogram_deinit(&h);
+	return 0;
+}
+
+static void print_policy(const struct policy *p)
+{
+	printf("  %-14s %7.1f %% %8zu ", p->name, 100 * policy_padding(p->real, p->padded),
+	       p->nedges);
+	if (p->steps)
+		printf("%8" PRIu64 " ", p->steps);
+	else
+		printf("%8s ", "refused");
+	for (size_t i = 0; i < p->nedges; i++)
+		printf(" %" PRIu32, p->edges[i]);
+	putchar('\n');
+}
+
+static void print_lost(const struct stkd_plan_counts *c)
+{
+	if (c->truncated)
+		printf("  %" PRIu64 " samples cut to %" PRIu32 "\n", c->truncated, c->max_length);
+	if (c->overlong_dropped)
+		printf("  %" PRIu64 " samples longer than %" PRIu32 " dropped\n",
+		       c->overlong_dropped, c->max_length);
+	if (c->tail_dropped)
+		printf("  %" PRIu64 " samples dropped at the end of each epoch\n", c->tail_dropped);
+	if (c->promoted)
+		printf("  %" PRIu64 " samples move to a larger bucket at the end of each epoch\n",
+		       c->promoted);
+	if (c->masked)
+		printf("  %" PRIu64 " masked rows in the last step\n", c->masked);
+}
+
+static void print_text(const struct report *r, const uint32_t *percentiles)
+{
+	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
+	const char *path = r->options->path ? r->options->path : r->options->lengths;
+	const struct stkd_class *classes;
+	uint32_t nclasses;
+
+	printf("%s: %" PRIu64 " samples, %" PRIu64 " tokens\n", path, c->samples,
+	       r->lengths->tokens);
+	printf("lengths: %" PRIu32, c->shortest);
+	for (size_t i = 0; i < STK_ARRAY_SIZE(percents); i++)
+		printf(", %u %% %" PRIu32, percents[i], percentiles[i]);
+	printf(", longest %" PRIu32 "\n\n", c->longest);
+	printf("  each sample as wide as its edge\n");
+	printf("  %-14s %9s %8s %8s  %s\n", "policy", "padding", "classes", "steps", "edges");
+	for (int i = 0; i < r->npolicies; i++)
+		print_policy(&r->policies[i]);
+	printf("\nthis spec, world %" PRIu64 ": %" PRIu64 " steps an epoch, %" PRIu64
+	       " samples delivered\n",
+	       r->options->world, c->steps, c->delivered);
+	print_lost(c);
+	printf("  padding delivered in epoch %" PRIu64 ": %.1f %% (%.1f %% at pad_to: edge)\n",
+	       r->options->epoch, 100 * policy_padding(r->real, r->padded),
+	       100 * policy_padding(r->real, c->padded_tokens));
+	classes = stkd_plan_classes(r->plan, &nclasses);
+	for (uint32_t b = 0; b < nclasses; b++)
+		printf("  class %" PRIu32 ": %" PRIu32 " rows, width %" PRIu32 "..%" PRIu32 "\n", b,
+		       classes[b].rows, classes[b].width_min, classes[b].width_max);
+}
+
+static json_t *edges_json(const struct policy *p)
+{
+	json_t *edges = json_array();
+
+	for (size_t i = 0; i < p->nedges; i++)
+		json_array_append_new(edges, json_integer(p->edges[i]));
+	return edges;
+}
+
+static json_t *policies_json(const struct report *r)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < r->npolicies; i++) {
+		const struct policy *p = &r->policies[i];
+
+		json_array_append_new(
+			list, json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:o}", "name", p->name,
+					"padding", policy_padding(p->real, p->padded),
+					"real_tokens", (json_int_t)p->real, "padded_tokens",
+					(json_int_t)p->padded, "classes", (json_int_t)p->nedges,
+					"steps", (json_int_t)p->steps, "edges", edges_json(p)));
+	}
+	return list;
+}
+
+static json_t *classes_json(const struct stkd_plan *plan)
+{
+	json_t *list = json_array();
+	uint32_t n;
+	const struct stkd_class *c = stkd_plan_classes(plan, &n);
+
+	for (uint32_t b = 0; b < n; b++)
+		json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:I, s:I}", "edge",
+						      (json_int_t)c[b].edge, "rows",
+						      (json_int_t)c[b].rows, "width_min",
+						      (json_int_t)c[b].width_min, "width_max",
+						      (json_int_t)c[b].width_max, "width_multiple",
+						      (json_int_t)c[b].width_multiple));
+	return list;
+}
+
+static json_t *epoch_json(const struct report *r)
+{
+	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
+
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "epoch",
+			 (json_int_t)r->options->epoch, "steps", (json_int_t)c->steps, "delivered",
+			 (json_int_t)c->delivered, "truncated", (json_int_t)c->truncated,
+			 "overlong_dropped", (json_int_t)c->overlong_dropped, "tail_dropped",
+			 (json_int_t)c->tail_dropped, "promoted", (json_int_t)c->promoted, "masked",
+			 (json_int_t)c->masked, "real_tokens", (json_int_t)r->real, "padded_tokens",
+			 (json_int_t)r->padded, "padding", policy_padding(r->real, r->padded),
+			 "padding_at_edges", policy_padding(r->real, c->padded_tokens));
+}
+
+static int print_object(json_t *json)
+{
+	int r = json ? json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6)) : -1;
+
+	json_decref(json);
+	putchar('\n');
+	return r;
+}
+
+static int print_json(const struct report *r, const uint32_t *percentiles)
+{
+	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
+	json_t *lengths = json_pack("{s:I, s:I}", "shortest", (json_int_t)c->shortest, "longest",
+				    (json_int_t)c->longest);
+	char name[8];
+
+	for (size_t i = 0; i < STK_ARRAY_SIZE(percents); i++) {
+		snprintf(name, sizeof(name), "p%u", percents[i]);
+		json_object_set_new(lengths, name, json_integer(percentiles[i]));
+	}
+	return print_object(json_pack(
+		"{s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:i, s:f, s:f}", "samples",
+		(json_int_t)c->samples, "tokens", (json_int_t)r->lengths->tokens, "world",
+		(json_int_t)r->options->world, "lengths", lengths, "policies", policies_json(r),
+		"epoch", epoch_json(r), "classes", classes_json(r->plan), "spec",
+		stk_spec_to_json(r->spec), "plan_version", STKD_PLAN_VERSION, "plan_seconds",
+		r->plan_s, "epoch_seconds", r->epoch_s));
+}
+
+static int print_report(struct report *r, struct stk_err *err)
+{
+	struct stkd_lengths lengths = {r->lengths->len, r->lengths->count};
+	uint32_t percentiles[STK_ARRAY_SIZE(percents)];
+	double start;
+	int e = find_percentiles(r->lengths, percentiles, err);
+
+	if (e < 0)
+		return e;
+	r->npolicies = policies_compare(r->spec, r->plan, &lengths, (uint32_t)r->options->world,
+					r->policies, err);
+	if (r->npolicies < 0)
+		return r->npolicies;
+	start = now_s();
+	e = walk_epoch(r, err);
+	if (e < 0)
+		return e;
+	r->epoch_s = now_s() - start;
+	if (!r->options->json)
+		print_text(r, percentiles);
+	else if (print_json(r, percentiles) < 0)
+		return stk_err_set(err, -EIO, "cannot write the report");
+	fprintf(stderr, "planned in %.3f s; an epoch of %" PRIu64 " samples in %.3f s\n", r->plan_s,
+		r->lengths->count, r->epoch_s);
+	return 0;
+}
+
+static void add_ids(json_t *line, const uint64_t *ids, uint32_t n)
+{
+	json_t *list = json_array();
+
+	for (uint32_t i = 0; i < n; i++)
+		json_array_append_new(list, json_integer((json_int_t)ids[i]));
+	json_object_set_new(line, "ids", list);
+}
+
+static json_t *step_json(const struct report *r, const struct stkd_step *step)
+{
+	uint32_t n;
+	const struct stkd_class *classes = stkd_plan_classes(r->plan, &n);
+
+	return json_pack("{s:I, s:I, s:I, s:I, s:I}", "epoch", (json_int_t)step->epoch, "step",
+			 (json_int_t)step->step, "bucket", (json_int_t)step->shape_class, "edge",
+			 (json_int_t)classes[step->shape_class].edge, "width",
+			 (json_int_t)step->width);
+}
+
+static int print_part(const struct report *r, const struct stkd_step *step, uint32_t micro)
+{
+	const struct options *o = r->options;
+	json_t *line = step_json(r, step);
+	struct stkd_part part;
+
+	stkd_step_part(r->plan, step, (uint32_t)o->rank, micro, &part);
+	json_object_set_new(line, "rank", json_integer((json_int_t)o->rank));
+	json_object_set_new(line, "micro", json_integer(micro));
+	json_object_set_new(line, "rows", json_integer(part.rows));
+	json_object_set_new(line, "rows_real", json_integer(part.rows_real));
+	if (o->show)
+		add_ids(line, part.ids, part.rows_real);
+	return print_object(line);
+}
+
+static int print_step(const struct report *r, const struct stkd_step *step)
+{
+	json_t *line;
+	int e = 0;
+
+	for (uint32_t m = 0; r->options->one_rank && m < r->spec->accumulate && e == 0; m++)
+		e = print_part(r, step, m);
+	if (r->options->one_rank)
+		return e;
+	line = step_json(r, step);
+	json_object_set_new(line, "rows",
+			    json_integer((json_int_t)step_rows(r->spec, r->options->world, step)));
+	json_object_set_new(line, "rows_real", json_integer(step->nids));
+	json_object_set_new(line, "real_tokens", json_integer((json_int_t)step->real_tokens));
+	if (r->options->show)
+		add_ids(line, step->ids, step->nids);
+	return print_object(line);
+}
+
+static int print_steps(const struct report *r, struct stk_err *err)
+{
+	_cleanup_(stkd_iter_freep) struct stkd_iter *iter = NULL;
+	const struct options *o = r->options;
+	int e = stkd_iter_new(r->plan, NULL, 0, &iter, err);
+
+	if (e < 0)
+		return e;
+	e = stkd_iter_seek(iter, o->epoch, o->first, err);
+	if (e < 0)
+		return stk_err_prefix(err, "--steps: ");
+	for (uint64_t s = o->first; s < o->end; s++) {
+		struct stkd_step step;
+
+		e = stkd_iter_next(iter, &step);
+		if (e < 0)
+			return stk_err_set(err, e, "no memory for the samples of a step");
+		if (print_step(r, &step) < 0)
+			return stk_err_set(err, -EIO, "cannot write the steps");
+	}
+	return 0;
+}
+
+static int run(const struct options *o, const struct stk_spec *spec, const struct lengths *lengths,
+	       struct stk_err *err)
+{
+	_cleanup_(stkd_plan_freep) struct stkd_plan *plan = NULL;
+	struct stkd_lengths borrowed = {lengths->len, lengths->count};
+	struct report report = {.options = o, .spec = spec, .lengths = lengths};
+	double start = now_s();
+	int r = stkd_plan_new(spec, &borrowed, (uint32_t)o->world, &plan, err);
+
+	if (r < 0)
+		return r;
+	report.plan = plan;
+	report.plan_s = now_s() - start;
+	r = o->steps ? print_steps(&report, err) : print_report(&report, err);
+	if (r == 0 && (fflush(stdout) || ferror(stdout)))
+		r = stk_err_set(err, -EIO, "cannot write: %m");
+	return r;
+}
+
+int stoker_plan(int argc, char **argv)
+{
+	_cleanup_(stk_spec_freep) struct stk_spec *spec = NULL;
+	struct lengths lengths = {0};
+	struct stk_err err = {0};
+	struct options options;
+	int r = parse_options(&options, argc, argv, &err);
+
+	if (r > 0)
+		return 0;
+	if (r == 0)
+		r = parse_spec(&options, &spec, &err);
+	if (r < 0) {
+		fail(&err, 2);
+		fprintf(stderr, "stoker plan --help says how\n");
+		return 2;
+	}
+	r = options.path ? lengths_from_dataset(options.path, spec->length, &lengths, &err)
+			 : lengths_from_json(options.lengths, &lengths, &err);
+	if (r == 0)
+		r = run(&options, spec, &lengths, &err);
+	lengths_deinit(&lengths);
+	return r < 0 ? fail(&err, 1) : 0;
+}
