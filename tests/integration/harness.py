@@ -160,6 +160,13 @@ def end_pid(pid):
         pass
 
 
+def is_sanitized(pid):
+    """Whether the memory figures are those of a sanitizer."""
+    with open("/proc/%d/maps" % pid) as f:
+        maps = f.read()
+    return "libasan" in maps or "libtsan" in maps
+
+
 def footprint(pid):
     """What a process holds: descriptors, mappings, kB of memory, threads."""
     status = {}
@@ -212,6 +219,7 @@ class Daemon:
         self.env = dict(os.environ, **(env or {}))
         self.popen = popen
         self.process = None
+        self.killed = False  # by the test: then its exit status says nothing
         self.start()
 
     def write_conf(self, conf):
@@ -221,6 +229,7 @@ class Daemon:
             f.write(text + conf)
 
     def start(self):
+        self.killed = False
         ours, theirs = os.pipe()
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
@@ -275,6 +284,7 @@ class Daemon:
         wait_until(full, what="a full ring")
 
     def kill(self):
+        self.killed = True
         self.process.kill()
         self.process.wait(SLOW)
 
@@ -303,7 +313,7 @@ class Trainer:
             self.wait_open()
 
     def wait_open(self, seconds=SLOW):
-        self.hello = json.loads(read_line(self.process.stdout, seconds, "the trainer"))
+        self.hello = self.receive(seconds)
         return self.hello
 
     @property
@@ -318,7 +328,11 @@ class Trainer:
         self.process.stdin.write((" ".join(str(w) for w in words) + "\n").encode())
 
     def receive(self, seconds=SLOW):
-        return json.loads(read_line(self.process.stdout, seconds, "the trainer"))
+        try:
+            return json.loads(read_line(self.process.stdout, seconds, "the trainer"))
+        except AssertionError as e:
+            self.errors.seek(0)
+            raise AssertionError("%s\n%s" % (e, self.errors.read().decode(errors="replace"))) from None
 
     def do(self, *words, seconds=SLOW):
         self.send(*words)
@@ -328,6 +342,8 @@ class Trainer:
         """Takes n entries (0: all) and gives them back at once."""
         reply = self.do("run", n, *(["data"] if data else []), seconds=60)
         self.last = reply
+        for entry in reply["entries"]:
+            entry.pop("slot", None)  # which memory it was is nobody's promise
         return reply["entries"]
 
     def state(self):
@@ -482,7 +498,7 @@ class Case(unittest.TestCase):
         super().run(result)
         if len(result.failures) + len(result.errors) > before:
             for log in self.daemons:
-                sys.stderr.write("--- log of stokerd in %s\n%s" % (self.id(), log[-6000:]))
+                sys.stderr.write("--- log of stokerd in %s\n%s" % (self.id(), log[-16000:]))
         return result
 
     def setUp(self):
@@ -503,12 +519,11 @@ class Case(unittest.TestCase):
         return d
 
     def _end_daemon(self, d):
-        killed = d.process.poll() not in (None, 0)
         try:
             status = d.stop()
         finally:
             self.daemons.append(d.log())
-        if not killed:
+        if not d.killed:
             self.assertEqual(status, 0, "exit status of stokerd")
         for bad in ("ERROR: AddressSanitizer", "runtime error:", "ERROR: LeakSanitizer",
                     "WARNING: ThreadSanitizer"):

@@ -29,7 +29,6 @@ struct trainer {
 	uint8_t state[STK_STATE_MAX];
 	const char *keys[KEYS_MAX + 1];
 	unsigned nkeys;
-	unsigned cycles;
 };
 
 /* JSON. */
@@ -386,6 +385,25 @@ static void command_close(struct trainer *t, char *arg)
 	printf("\"r\":0");
 }
 
+/* cycles N: leaves, attaches anew and takes one batch, again and again. */
+static void command_cycles(struct trainer *t, char *arg)
+{
+	struct stk_batch *batch;
+	char error[1024] = "";
+	int r = 0;
+
+	for (int n = atoi(arg); n > 0 && r == 0; n--) {
+		t->client = stk_client_close(t->client);
+		r = stk_client_open(&t->opts, &t->client, error, sizeof(error));
+		if (r == 0)
+			r = stk_client_next(t->client, WAIT_MS, &batch);
+		if (r == 0)
+			stk_batch_release(batch);
+	}
+	printf("\"r\":%d,\"error\":", r);
+	put_text(error);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(struct trainer *t, char *arg);
@@ -398,6 +416,7 @@ static const struct {
 	{"fork", command_fork, true},       {"childnext", command_childnext, false},
 	{"poll", command_poll, false},      {"shapes", command_shapes, false},
 	{"info", command_info, false},      {"close", command_close, true},
+	{"cycles", command_cycles, true},
 };
 
 static void answer(struct trainer *t, char *line)
@@ -446,7 +465,6 @@ static bool take_option(struct trainer *t, const char *name, const char *value)
 		{"--replicas", NULL, &o->replicas},
 		{"--attach-timeout", NULL, (uint32_t *)&o->attach_timeout_ms},
 		{"--reconnect", NULL, (uint32_t *)&o->reconnect_ms},
-		{"--cycles", NULL, &t->cycles},
 	};
 
 	if (!strcmp(name, "--state")) {
@@ -482,44 +500,15 @@ static void take_options(struct trainer *t, int argc, char **argv)
 	}
 }
 
-static int open_client(struct trainer *t, char *error, size_t size)
-{
-	error[0] = '\0';
-	return stk_client_open(&t->opts, &t->client, error, size);
-}
-
-/* Attach, take one batch, leave; again and again in one process. */
-static int run_cycles(struct trainer *t)
-{
-	char error[1024];
-	struct stk_batch *batch;
-
-	for (unsigned i = 0; i < t->cycles; i++) {
-		int r = open_client(t, error, sizeof(error));
-
-		if (r == 0)
-			r = stk_client_next(t->client, WAIT_MS, &batch);
-		if (r != 0) {
-			fprintf(stderr, "trainer: cycle %u: %d %s\n", i, r, error);
-			return 1;
-		}
-		stk_batch_release(batch);
-		t->client = stk_client_close(t->client);
-	}
-	return 0;
-}
-
 int main(int argc, char **argv)
 {
 	static struct trainer t;
 	static char line[2 * STK_STATE_MAX + 64];
-	char error[1024];
+	char error[1024] = "";
 	int r;
 
 	take_options(&t, argc, argv);
-	if (t.cycles)
-		return run_cycles(&t);
-	r = open_client(&t, error, sizeof(error));
+	r = stk_client_open(&t.opts, &t.client, error, sizeof(error));
 	putchar('{');
 	if (r < 0) {
 		printf("\"r\":%d,\"error\":", r);
