@@ -11,6 +11,13 @@
 #include <signal.h>
 #include <stdatomic.h>
 
+/* The thread sanitizer runs our handler inside its own, which blocks all signals: SA_NODEFER is lost. */
+#ifdef __SANITIZE_THREAD__
+#define SAVE_MASK 1
+#else
+#define SAVE_MASK 0
+#endif
+
 struct guard {
 	sigjmp_buf jump;
 	const void *address;
@@ -53,7 +60,7 @@ int stkd_guard_run(int (*fn)(void *arg), void *arg, const void **ret_address)
 
 	assert(!guard.armed);
 	/* Without the signal mask: saving it costs a system call, and SA_NODEFER leaves it as it was. */
-	if (sigsetjmp(guard.jump, 0)) {
+	if (sigsetjmp(guard.jump, SAVE_MASK)) {
 		if (ret_address)
 			*ret_address = guard.address;
 		return -EFAULT;
