@@ -81,14 +81,29 @@ static uint32_t elements(const struct stkd_op *op, uint32_t width, const struct 
 	return (uint32_t)STK_MIN(n, width);
 }
 
-/* Pads a row that holds n elements. Returns where these go. */
-static uint8_t *pad_row(const struct stkd_op *op, uint8_t *dst, uint32_t width, uint32_t n)
+static void write_elements(const struct stkd_op *op, uint8_t *dst, uint32_t n, const void *src)
 {
-	uint64_t pad_size = (width - n) * op->size, data_size = n * op->size;
+	if (!n || !op->size)
+		return;
+	if (op->copy)
+		op->copy(dst, src, n * op->inner_count);
+	else
+		op->fill(dst, 1, n); /* of a mask */
+}
 
-	if (pad_size)
-		op->fill(op->left ? dst : dst + data_size, op->pad, (width - n) * op->inner_count);
-	return op->left ? dst + pad_size : dst;
+/* A row in ascending order: stores that step back cost a quarter of the bandwidth. */
+static void write_padded(const struct stkd_op *op, uint8_t *dst, uint32_t width, uint32_t n,
+			 const void *src)
+{
+	uint64_t pad = width - n;
+
+	if (op->left) {
+		op->fill(dst, op->pad, pad * op->inner_count);
+		write_elements(op, dst + pad * op->size, n, src);
+	} else {
+		write_elements(op, dst, n, src);
+		op->fill(dst + n * op->size, op->pad, pad * op->inner_count);
+	}
 }
 
 static void write_copy(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
@@ -96,21 +111,18 @@ static void write_copy(const struct stkd_op *op, const struct stk_shm_field *fie
 {
 	uint32_t width = op->ragged ? field->lead[1] : 1;
 	uint32_t n = op->ragged ? elements(op, width, row) : row->extents != NULL;
-	uint8_t *data =
-		pad_row(op, slot + field->offset + row->index * (width * op->size), width, n);
+	const void *src = row->extents ? row->extents[op->column].data : NULL;
 
-	if (n && op->size)
-		op->copy(data, row->extents[op->column].data, n * op->inner_count);
+	write_padded(op, slot + field->offset + row->index * (width * op->size), width, n, src);
 }
 
 static void write_mask(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
 		       const struct row *row)
 {
 	uint32_t width = field->lead[1];
-	uint32_t n = elements(op, width, row);
 
-	op->fill(pad_row(op, slot + field->offset + row->index * (width * op->size), width, n), 1,
-		 n);
+	write_padded(op, slot + field->offset + row->index * (width * op->size), width,
+		     elements(op, width, row), NULL);
 }
 
 static void write_length(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
