@@ -96,12 +96,8 @@ static const char help[] =
 	"TYPE is one of " NUMBER_DTYPES ".\n"
 	"man stoker says more.\n";
 
-/* One line on standard error, whatever bytes a file or key name brought into it. */
-static void complain(struct stk_err *err)
+static void complain(const struct stk_err *err)
 {
-	for (char *p = err->text; *p; p++)
-		if ((unsigned char)*p < ' ' || *p == '\x7f')
-			*p = '?';
 	fprintf(stderr, "stoker write: %s\n", err->text);
 }
 
