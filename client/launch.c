@@ -136,7 +136,7 @@ static int find_stokerd(char *path, size_t size, struct stk_err *err)
 		strcpy(path, given);
 		return 0;
 	}
-	if (beside_library("../daemon/stokerd", path, size) && is_program(path))
+	if (beside_library("../daemon/serve/stokerd", path, size) && is_program(path))
 		return 0;
 	snprintf(path, size, "%s/stokerd", STK_BINDIR);
 	if (is_program(path) || on_path(path, size))
