@@ -18,6 +18,8 @@ const char *stkd_label(const char *name, char out[STKD_LABEL_SIZE])
 	const unsigned char *in = (const unsigned char *)name;
 	size_t used = 0;
 
+	if (!*in)
+		return strcpy(out, "\"\"");
 	for (; *in; in++) {
 		/* C1 controls are C2 80 .. C2 9F in UTF-8. */
 		bool control =

@@ -33,7 +33,8 @@ int stkd_scan_value(struct stkd_scan *scan, json_t **ret);
 /* Says "header: byte AT: WHAT". Return: -EBADMSG. */
 int stkd_scan_broken(struct stkd_scan *scan, size_t at, const char *what);
 
-/* A name from a file, fit for a message: control characters escaped, long ones cut. Returns out. */
+/* A name from a file, fit for a message: control characters escaped, long ones cut,
+ * none at all in quotes. Returns out. */
 #define STKD_LABEL_SIZE 96
 const char *stkd_label(const char *name, char out[STKD_LABEL_SIZE]);
 

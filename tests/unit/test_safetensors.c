@@ -162,6 +162,8 @@ static void tensors_may_be_listed_in_another_order_than_they_lie(void **state)
 static void a_name_given_twice_is_called_a_duplicate_key(void **state)
 {
 	refused_header(*state, "{" U8("k", 4, 0, 4) "," U8("k", 4, 4, 8) "}", 8, "duplicate key k");
+	refused_header(*state, "{" U8("", 4, 0, 4) "," U8("", 4, 4, 8) "}", 8,
+		       "duplicate key \"\"");
 	refused_header(*state, "{" U8("k", 4, 0, 4) "," U8("\\u006b", 4, 0, 4) "}", 4,
 		       "duplicate key k");
 	refused_header(*state,
