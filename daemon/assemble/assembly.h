@@ -37,11 +37,13 @@ struct stkd_rows_result {
 
 /**
  * stkd_assembly_new() - compile the fields
- * @max_length: as the plan has it: rows of aligned ragged fields are cut to it
- * @max_rows, widths: taken from the classes (rows, width_max) when sizing slots
+ * @dataset:    outlives the assembly
+ * @max_length: as the plan has it: rows of aligned ragged fields are cut to it; 0: only to the width
  *
  * No fields in the spec: every stored field as it is, and attention_mask (BOOL) of the length field.
- * Allowed casts: same type; BOOL/U8/U16/I8/I16/U32/I32 to I32/I64 that lose nothing; others refused with the list.
+ * Allowed casts: same type; BOOL to any integer; an integer to a wider one that holds all its values.
+ * A ragged field whose lengths are not those of the length field has a width of its own: its longest
+ * sample, rounded up to multiple_of.
  *
  * Return: 0 or -EINVAL naming the field, what was asked and what is possible.
  */

@@ -20,9 +20,9 @@ struct stkd_task {
 	void (*done)(struct stkd_task *task);
 	const void *owner; /* whose turn it is; only compared. NULL is an owner like any other */
 	/* The pool's. */
-	struct stkd_task *next;  /* of the same owner */
-	struct stkd_task *last;  /* first task of an owner: that owner's last one */
-	struct stkd_task *turn;  /* first task of an owner: first task of the next owner */
+	struct stkd_task *next; /* of the same owner */
+	struct stkd_task *last; /* first task of an owner: that owner's last one */
+	struct stkd_task *turn; /* first task of an owner: first task of the next owner */
 	uint32_t claimed, finished;
 };
 

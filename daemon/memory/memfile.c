@@ -266,7 +266,7 @@ static int place_file(const char *name, struct stkd_memfile *file, const struct 
 		if (r < 0)
 			r = need(place, place->numa, "numa", &why, err);
 	}
-	if (r == 0 && lock(name, file, &why) < 0)
+	if (r == 0 && place->lock >= 0 && lock(name, file, &why) < 0)
 		r = need(place, place->lock, "lock", &why, err);
 	return r;
 }

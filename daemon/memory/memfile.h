@@ -14,17 +14,17 @@
 #define STKD_MEMFILE_SMALL (UINT64_C(4) << 20)
 
 struct stkd_memfile {
-	int fd; /* read-write */
+	int fd;       /* read-write */
 	uint8_t *map; /* shared, read-write */
 	uint64_t size;
-	int node;     /* bound to; -1: not bound */
+	int node; /* bound to; -1: not bound */
 	bool locked;
 };
 
 struct stkd_place {
-	int node;          /* kernel's node number to bind to; -1: do not bind */
-	int numa, lock;    /* enum stk_need */
-	bool populate;     /* slots: touch every page now; files up to STKD_MEMFILE_SMALL always are */
+	int node;       /* kernel's node number to bind to; -1: do not bind */
+	int numa, lock; /* enum stk_need; lock -1: not at all */
+	bool populate;  /* slots: touch every page now; files up to STKD_MEMFILE_SMALL always are */
 	struct stkd_progress *progress; /* may be NULL: bytes populated */
 	/* A warning under `try`; kind is "numa" or "lock". May be NULL. The caller filters repetitions. */
 	void (*warn)(void *data, const char *kind, const char *text);

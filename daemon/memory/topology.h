@@ -13,13 +13,14 @@
 #define STKD_NODES_MAX 64
 
 struct stkd_node {
-	int id;          /* the kernel's number */
-	cpu_set_t cpus;  /* of the node, within our affinity */
+	int id;         /* the kernel's number */
+	cpu_set_t cpus; /* of the node, within our affinity */
 	unsigned ncpus;
 };
 
 struct stkd_topology {
-	struct stkd_node nodes[STKD_NODES_MAX]; /* online nodes with memory; some may have no core of ours */
+	struct stkd_node
+		nodes[STKD_NODES_MAX]; /* online nodes with memory; some may have no core of ours */
 	unsigned nnodes;
 	unsigned ncpus; /* in all */
 	char sysfs[256];

@@ -101,6 +101,22 @@ static void a_file_is_sealed_mapped_and_populated(void **state)
 	stkd_memfile_deinit(&file); /* a second time does nothing */
 }
 
+static void a_file_is_locked_only_when_asked(void **state)
+{
+	struct warnings w = {.n = 0};
+	struct stkd_place place = {.node = -1, .lock = -1, .warn = note, .data = &w};
+	struct stkd_memfile file;
+
+	(void)state;
+	assert_int_equal(stkd_memfile_new("stoker-test", 4096, &place, &file, NULL), 0);
+	assert_false(file.locked);
+	stkd_memfile_deinit(&file);
+	place.lock = STK_NEED_TRY;
+	assert_int_equal(stkd_memfile_new("stoker-test", 4096, &place, &file, NULL), 0);
+	assert_int_equal(file.locked, w.n == 0);
+	stkd_memfile_deinit(&file);
+}
+
 static void a_small_file_is_populated_without_being_asked(void **state)
 {
 	struct stkd_memfile file;
@@ -483,6 +499,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_file_is_sealed_mapped_and_populated),
+		cmocka_unit_test(a_file_is_locked_only_when_asked),
 		cmocka_unit_test(a_small_file_is_populated_without_being_asked),
 		cmocka_unit_test(a_readonly_descriptor_cannot_be_written),
 		cmocka_unit_test(impossible_sizes_are_refused),
