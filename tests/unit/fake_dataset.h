@@ -7,6 +7,7 @@
 #define FAKE_DATASET_H
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -111,11 +112,11 @@ static inline struct stkd_shard *fake_shard(struct fake_dataset *fake, uint64_t 
 {
 	struct stkd_shard *shard = calloc(1, sizeof(*shard));
 	struct fake_shard *state = calloc(1, sizeof(*state));
-	char path[] = "/tmp/stoker-fake-XXXXXX";
+	char path[32]; /* of a file without a name, so that a test that dies leaves none */
 	uint64_t size = 1;
 	struct stat st;
 	uint8_t *map;
-	int fd = mkstemp(path);
+	int fd = memfd_create("fake", MFD_CLOEXEC);
 
 	*state = (struct fake_shard){.fake = fake, .first = first};
 	for (uint64_t i = first; i < last; i++) {
@@ -128,9 +129,9 @@ static inline struct stkd_shard *fake_shard(struct fake_dataset *fake, uint64_t 
 	if (fd < 0 || ftruncate(fd, (off_t)size) < 0 || fstat(fd, &st) < 0)
 		abort();
 	map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
 	if (map == MAP_FAILED)
 		abort();
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	for (uint64_t i = 0; i < size; i++)
 		map[i] = (uint8_t)fake_random(fake, 256);
 	*shard = (struct stkd_shard){
@@ -139,7 +140,7 @@ static inline struct stkd_shard *fake_shard(struct fake_dataset *fake, uint64_t 
 		.file_size = size,
 		.dev = st.st_dev,
 		.ino = st.st_ino,
-		.fd = -1,
+		.fd = fd,
 		.map = map,
 		.count = last - first,
 		.fields = fake->fields,
@@ -196,7 +197,7 @@ static inline void fake_deinit(struct fake_dataset *fake)
 		struct stkd_shard *shard = dataset->shards[s];
 
 		munmap((void *)shard->map, shard->file_size);
-		unlink(shard->path);
+		close(shard->fd);
 		free(shard->path);
 		free(shard->state);
 		free(shard);
