@@ -45,18 +45,22 @@ static void begin(struct stkd_iter *iter, uint64_t epoch)
 		stkd_bucket_clear(&iter->buckets[b]);
 }
 
+static void look_ahead(struct stkd_iter *iter, uint64_t first, uint64_t n)
+{
+	iter->ahead_first = first;
+	iter->ahead_n = n;
+	for (uint64_t i = 0; i < n; i++) {
+		iter->ahead[i] = stkd_order_at(&iter->order, first + i);
+		__builtin_prefetch(&iter->plan->lengths.len[iter->ahead[i]]);
+	}
+}
+
 static uint64_t id_at(struct stkd_iter *iter, uint64_t position)
 {
-	const struct stkd_lengths *lengths = &iter->plan->lengths;
+	uint64_t left = iter->plan->lengths.count - position;
 
-	if (position - iter->ahead_first >= iter->ahead_n) {
-		iter->ahead_first = position;
-		iter->ahead_n = STK_MIN((uint64_t)AHEAD, lengths->count - position);
-		for (uint64_t i = 0; i < iter->ahead_n; i++) {
-			iter->ahead[i] = stkd_order_at(&iter->order, position + i);
-			__builtin_prefetch(&lengths->len[iter->ahead[i]]);
-		}
-	}
+	if (position - iter->ahead_first >= iter->ahead_n)
+		look_ahead(iter, position, STK_MIN((uint64_t)AHEAD, left));
 	return iter->ahead[position - iter->ahead_first];
 }
 
@@ -249,35 +253,56 @@ int stkd_iter_next(struct stkd_iter *iter, struct stkd_step *ret)
 	return next_tail(iter, ret);
 }
 
-/* Puts the newest waiting[b] samples of each bucket before @position in their place. */
-static int rebuild(struct stkd_iter *iter, const uint64_t *waiting, uint64_t position,
-		   struct stk_err *err)
+/* Makes room for the waiting samples and says how many there are. */
+static int make_room(struct stkd_iter *iter, const uint64_t *waiting, uint64_t *ret_total,
+		     struct stk_err *err)
 {
-	const struct stkd_plan *plan = iter->plan;
-	uint64_t missing[STK_SPEC_EDGES_MAX], total = 0;
-
-	for (uint32_t b = 0; b < plan->nclasses; b++) {
+	*ret_total = 0;
+	for (uint32_t b = 0; b < iter->plan->nclasses; b++) {
 		if (stkd_bucket_reserve(&iter->buckets[b], waiting[b]) < 0)
 			return stk_err_set(err, -ENOMEM,
 					   "no memory for %" PRIu64 " waiting samples", waiting[b]);
-		iter->buckets[b].end = missing[b] = waiting[b];
-		total += waiting[b];
+		iter->buckets[b].end = waiting[b];
+		*ret_total += waiting[b];
 	}
-	for (uint64_t p = position; total && p > 0; p--) {
-		uint64_t id = stkd_order_at(&iter->order, p - 1);
-		struct stkd_bucket *bucket;
-		uint32_t length, b;
+	return 0;
+}
 
-		if (!stkd_plan_delivers(plan, id, &length))
-			continue;
-		b = stkd_plan_bucket(plan, length);
-		bucket = &iter->buckets[b];
-		if (!missing[b])
-			continue;
-		bucket->ids[--missing[b]] = id;
-		bucket->tokens += length;
-		bucket->longest = STK_MAX(bucket->longest, length);
-		total--;
+/* Puts a sample in front of those that are there, unless its bucket has all that wait. */
+static bool put_back(struct stkd_iter *iter, uint64_t id, uint64_t *missing)
+{
+	struct stkd_bucket *bucket;
+	uint32_t length, b;
+
+	if (!stkd_plan_delivers(iter->plan, id, &length))
+		return false;
+	b = stkd_plan_bucket(iter->plan, length);
+	if (!missing[b])
+		return false;
+	bucket = &iter->buckets[b];
+	bucket->ids[--missing[b]] = id;
+	bucket->tokens += length;
+	bucket->longest = STK_MAX(bucket->longest, length);
+	return true;
+}
+
+/* What waits are the newest samples of each bucket before @position: found by going backwards. */
+static int rebuild(struct stkd_iter *iter, const uint64_t *waiting, uint64_t position,
+		   struct stk_err *err)
+{
+	uint64_t missing[STK_SPEC_EDGES_MAX], total, p = position;
+	int r = make_room(iter, waiting, &total, err);
+
+	if (r < 0)
+		return r;
+	memcpy(missing, waiting, iter->plan->nclasses * sizeof(missing[0]));
+	while (total && p) {
+		uint64_t n = STK_MIN((uint64_t)AHEAD, p);
+
+		p -= n;
+		look_ahead(iter, p, n);
+		for (uint64_t i = n; total && i > 0; i--)
+			total -= put_back(iter, iter->ahead[i - 1], missing);
 	}
 	if (total)
 		return stk_err_set(err, -EINVAL,

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns the keyed permutation: an alternating Feistel network over a power of two not below n,
- * applied again while it lands outside (cycle walking), so that it is a bijection of 0..n-1 for
- * every n. Plain values; any thread.
+ * Owns the keyed permutation: an alternating Feistel network, applied again while it lands outside
+ * (cycle walking), so that it is a bijection of 0..n-1 for every n. Its domain is a number of values
+ * times a power of two, chosen to exceed n by less than about its root: a walk is a rare event.
+ * Plain values; any thread.
  */
 #include "daemon/plan/order.h"
 
 #include <assert.h>
 
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
-/* A tiny n walks in a larger domain: one-bit halves would reach few of the n! orders. */
+/* A tiny n walks in a larger domain: halves of few values would reach few of the n! orders. */
 #define BITS_MIN 8
 
 /* The finalizer of splitmix64. */
@@ -28,12 +29,10 @@ void stkd_order_init(struct stkd_order *order, int kind, uint64_t n, uint64_t se
 
 	while (bits < 64 && n > UINT64_C(1) << bits)
 		bits++;
-	*order = (struct stkd_order){
-		.n = n,
-		.kind = kind,
-		.bits_left = bits / 2,
-		.bits_right = bits - bits / 2,
-	};
+	*order = (struct stkd_order){.n = n, .kind = kind, .right_bits = bits / 2};
+	order->left = ((n - 1) >> order->right_bits) + 1; /* rounded up; n 0 has no indexes */
+	if (order->left < UINT64_C(1) << BITS_MIN / 2)
+		order->left = UINT64_C(1) << BITS_MIN / 2;
 	h = mix(seed + GOLDEN);
 	h = mix(h ^ mix(epoch + 2 * GOLDEN));
 	h = mix(h ^ mix(dataset + 3 * GOLDEN));
@@ -41,26 +40,32 @@ void stkd_order_init(struct stkd_order *order, int kind, uint64_t n, uint64_t se
 		order->keys[i] = mix(h + (i + 1) * GOLDEN);
 }
 
-/* Pseudo-random 32 bits of half a number; the caller masks what it needs. */
+/* 64 pseudo-random bits of half an index, the upper ones best. */
 static inline uint64_t scramble(uint64_t half, uint64_t key)
 {
 	uint64_t h = (half + key) * UINT64_C(0xbf58476d1ce4e5b9);
 
 	h ^= h >> 29;
-	return (h * UINT64_C(0x94d049bb133111eb)) >> 32;
+	return h * UINT64_C(0x94d049bb133111eb);
+}
+
+/* The upper half of a product: spreads 64 random bits over 0..n-1. */
+static inline uint64_t spread(uint64_t random, uint64_t n)
+{
+	return (uint64_t)((unsigned __int128)random * n >> 64);
 }
 
 static inline uint64_t permute(const struct stkd_order *order, uint64_t x)
 {
-	uint64_t mask_left = (UINT64_C(1) << order->bits_left) - 1;
-	uint64_t mask_right = (UINT64_C(1) << order->bits_right) - 1;
-	uint64_t left = x >> order->bits_right, right = x & mask_right;
+	uint64_t mask = (UINT64_C(1) << order->right_bits) - 1;
+	uint64_t left = x >> order->right_bits, right = x & mask;
 
 	for (unsigned i = 0; i < STKD_ORDER_ROUNDS; i += 2) {
-		left ^= scramble(right, order->keys[i]) & mask_left;
-		right ^= scramble(left, order->keys[i + 1]) & mask_right;
+		left += spread(scramble(right, order->keys[i]), order->left);
+		left -= left >= order->left ? order->left : 0;
+		right ^= scramble(left, order->keys[i + 1]) >> 32 & mask;
 	}
-	return left << order->bits_right | right;
+	return left << order->right_bits | right;
 }
 
 uint64_t stkd_order_at(const struct stkd_order *order, uint64_t i)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The order of samples in an epoch: identity, or a keyed permutation computed by index in O(1)
- * memory (Feistel network over the next power of two, walked until inside). Plain value.
+ * memory (Feistel network over a domain just above n, walked until inside). Plain value.
  */
 #ifndef STKD_ORDER_H
 #define STKD_ORDER_H
@@ -13,7 +13,8 @@
 struct stkd_order {
 	uint64_t n;
 	int kind; /* enum stk_order */
-	unsigned bits_left, bits_right;
+	uint64_t left;       /* values of the left half of an index */
+	unsigned right_bits; /* of its right half */
 	uint64_t keys[STKD_ORDER_ROUNDS];
 };
 

@@ -62,6 +62,7 @@ def line(verdict, name, note, log=None):
     if verdict == "FAIL" and log:
         with open(log, errors="replace") as f:
             text = f.read()
+        text = text[max(text.find("\nFAILED: "), 0):]  # ninja: what went well before is not asked for
     put(verdict, name, note, text)
     count(verdict == "ok", verdict == "FAIL", 0)
     return 0
