@@ -12,7 +12,7 @@
 
 struct stkd_order {
 	uint64_t n;
-	int kind; /* enum stk_order */
+	int kind;            /* enum stk_order */
 	uint64_t left;       /* values of the left half of an index */
 	unsigned right_bits; /* of its right half */
 	uint64_t keys[STKD_ORDER_ROUNDS];

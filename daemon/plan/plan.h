@@ -21,9 +21,10 @@ struct stkd_lengths {
 
 /* A shape class: what a trainer compiles for. Largest padded size first is the reader's business. */
 struct stkd_class {
-	uint32_t edge; /* longest sample it takes; multiple of multiple_of unless it is max_length */
+	uint32_t edge; /* longest sample it takes; a chosen one is a multiple, or max_length */
 	uint32_t rows; /* of a full batch, per rank and micro-batch */
-	uint32_t width_min, width_max, width_multiple; /* of the padded width; min == max for pad_to edge */
+	/* Of the padded width, which is a multiple or the edge; min == max for pad_to edge. */
+	uint32_t width_min, width_max, width_multiple;
 };
 
 struct stkd_plan_counts {
@@ -31,12 +32,15 @@ struct stkd_plan_counts {
 	uint64_t delivered;        /* rows per epoch, each sample once */
 	uint64_t overlong_dropped; /* overlong: drop */
 	uint64_t truncated;        /* overlong: truncate */
-	uint64_t promoted;         /* rows that moved to a larger bucket in the tail */
+	uint64_t promoted;         /* rows that moved to a larger bucket in the tail, each once */
 	uint64_t tail_dropped;     /* tail: drop */
-	uint64_t masked;           /* rows without a sample in the tail (pad, or rows 1 per rank) */
+	uint64_t masked;           /* rows without a sample in the last step: pad; short where no
+				    * full step has two rows per part, so that none can be lent */
 	uint64_t steps;            /* per epoch */
-	uint64_t real_tokens;      /* per epoch, after truncation */
-	uint64_t padded_tokens;    /* per epoch, with pad_to edge; an upper bound for longest */
+	uint64_t real_tokens;      /* per epoch, after truncation; includes what tail: drop drops,
+				    * as the order decides which samples those are */
+	uint64_t padded_tokens;    /* per epoch, masked rows too, with pad_to edge; an upper bound
+				    * for longest */
 	uint64_t first_overlong;   /* sample id; UINT64_MAX when none */
 	uint32_t max_length;       /* in effect */
 	uint32_t shortest, longest;
@@ -75,7 +79,7 @@ struct stkd_step {
 	uint32_t width;      /* padded length of every row of the step, all ranks alike */
 	const uint64_t *ids; /* nids samples in plan order, all ranks' parts one after another */
 	uint32_t nids;
-	uint32_t rows_part;   /* tail pad or full step: rows of each part; 0: spread (short) */
+	uint32_t rows_part; /* rows of each part, masked ones included; 0: the ids, spread evenly */
 	uint64_t real_tokens; /* of all ranks */
 	bool last_of_epoch;
 };
