@@ -212,9 +212,12 @@ static int start(const char *socket, const char *log, int64_t deadline_ns, struc
 {
 	char program[PATH_SIZE];
 	_cleanup_(stk_closep) int ready = -1;
-	const char *argv[] = {program,    "--private",  "--socket",
-			      socket,     "--ready-fd", STK__SPAWN_READY_FD_TEXT,
-			      "--linger", LINGER,       NULL};
+	const char *argv[] = {
+		program,    "--private",  "--socket",
+		socket,     "--ready-fd", STK__SPAWN_READY_FD_TEXT,
+		"--linger", LINGER,       "--drop-log",
+		log,        NULL,
+	};
 	int r;
 
 	r = find_stokerd(program, sizeof(program), err);

@@ -23,6 +23,7 @@ static const char usage_text[] =
 	"  --socket PATH     control socket instead of the configured one\n"
 	"  --private         serve this user only, end after the last client\n"
 	"  --linger TIME     --private: how long after the last client (5s)\n"
+	"  --drop-log FILE   remove FILE (where stderr goes) at a clean end\n"
 	"  --ready-fd N      write \"ok\" or \"error: TEXT\" there when started\n"
 	"  --workers N       worker threads in all\n"
 	"  --memory SIZE     memory for the slots of all feeds\n"
@@ -39,6 +40,7 @@ enum {
 	OPT_WORKERS,
 	OPT_MEMORY,
 	OPT_VERBOSE,
+	OPT_DROP_LOG,
 	OPT_VERSION,
 	OPT_HELP
 };
@@ -52,6 +54,7 @@ static const struct option options[] = {
 	{"ready-fd", required_argument, NULL, OPT_READY_FD},
 	{"workers", required_argument, NULL, OPT_WORKERS},
 	{"memory", required_argument, NULL, OPT_MEMORY},
+	{"drop-log", required_argument, NULL, OPT_DROP_LOG},
 	{"verbose", no_argument, NULL, OPT_VERBOSE},
 	{"version", no_argument, NULL, OPT_VERSION},
 	{"help", no_argument, NULL, OPT_HELP},
@@ -115,6 +118,9 @@ static int parse_option(int option, struct command *c, struct stkd_conf *keys, s
 		return parse_key("workers", optarg, keys, err);
 	case OPT_MEMORY:
 		return parse_key("memory", optarg, keys, err);
+	case OPT_DROP_LOG:
+		c->server.remove_at_end = optarg;
+		return 0;
 	case OPT_VERBOSE:
 		stkd_log_init(STKD_LOG_DEBUG);
 		return 0;

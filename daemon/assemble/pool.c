@@ -177,27 +177,12 @@ int stkd_pool_new(unsigned nworkers, const cpu_set_t *cpus, const char *name,
 	return 0;
 }
 
-/* Leaves only tasks that have begun; an owner's later tasks never have. */
-static void drop_waiting(struct stkd_pool *pool)
-{
-	struct stkd_task *turn = pool->turns, *next;
-
-	pool->turns = NULL;
-	for (; turn; turn = next) {
-		next = turn->turn;
-		turn->next = NULL;
-		if (turn->claimed)
-			push_turn(pool, turn);
-	}
-}
-
 struct stkd_pool *stkd_pool_free(struct stkd_pool *pool)
 {
 	if (!pool)
 		return NULL;
 	pthread_mutex_lock(&pool->lock);
 	pool->stop = true;
-	drop_waiting(pool);
 	pthread_cond_broadcast(&pool->wake);
 	pthread_mutex_unlock(&pool->lock);
 	for (unsigned i = 0; i < pool->nworkers; i++)
@@ -231,9 +216,7 @@ void stkd_pool_submit(struct stkd_pool *pool, struct stkd_task *task)
 	first = pool->turns;
 	while (first && first->owner != task->owner)
 		first = first->turn;
-	if (pool->stop) {
-		/* done() of a running task may come here while the pool ends. */
-	} else if (first) {
+	if (first) {
 		first->last->next = task;
 		first->last = task;
 	} else {

@@ -31,8 +31,7 @@ struct stkd_pool;
 /* @cpus: NULL: not pinned; a core that may not be used is no error. Threads are named "<name>-<i>". */
 int stkd_pool_new(unsigned nworkers, const cpu_set_t *cpus, const char *name,
 		  struct stkd_pool **ret, struct stk_err *err);
-/* Finishes tasks that have begun; others, also those submitted from now on, are not started and
- * their done() is not called. */
+/* Runs what was submitted to its end, also what done() submits meanwhile, then joins the workers. */
 struct stkd_pool *stkd_pool_free(struct stkd_pool *pool);
 
 /* Any thread. The task is the pool's until its done() is called, and never after. */

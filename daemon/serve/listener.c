@@ -19,32 +19,47 @@ static int lock_path(const char *path, char *out, size_t size)
 	return (size_t)snprintf(out, size, "%s.lock", path) < size ? 0 : -ENAMETOOLONG;
 }
 
+static int refuse_second(const char *path, int fd, struct stk_err *err)
+{
+	char text[32] = "";
+	int n = (int)read(fd, text, sizeof(text) - 1);
+
+	text[n < 0 ? 0 : n] = '\0';
+	return stk_err_set(err, -EADDRINUSE, "socket %s: stokerd already runs there as pid %ld",
+			   path, strtol(text, NULL, 10));
+}
+
+/* Its holder removes the file at the end: a lock on a file that is gone is nobody's. */
+static bool still_there(const char *path, int fd)
+{
+	struct stat ours, there;
+
+	return fstat(fd, &ours) == 0 && lstat(path, &there) == 0 && ours.st_ino == there.st_ino &&
+	       ours.st_dev == there.st_dev;
+}
+
 /* The lock file names its holder for whoever comes second. */
 static int take_lock(const char *path, int *ret_fd, struct stk_err *err)
 {
-	char lock[256], text[32] = "";
-	int fd, n;
+	_cleanup_(stk_closep) int fd = -1;
+	char lock[256], text[32];
+	int n;
 
 	if (lock_path(path, lock, sizeof(lock)) < 0)
 		return stk_err_set(err, -ENAMETOOLONG, "socket %s: path too long", path);
-	fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0)
-		return stk_err_set(err, -errno, "%s: %m", lock);
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		n = (int)read(fd, text, sizeof(text) - 1);
-		text[n < 0 ? 0 : n] = '\0';
-		stk_close(fd);
-		return stk_err_set(err, -EADDRINUSE,
-				   "socket %s: stokerd already runs there as pid %ld", path,
-				   strtol(text, NULL, 10));
-	}
+	do {
+		fd = stk_close(fd);
+		fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (fd < 0)
+			return stk_err_set(err, -errno, "%s: %m", lock);
+		if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+			return refuse_second(path, fd, err);
+	} while (!still_there(lock, fd));
 	n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
-	if (ftruncate(fd, 0) < 0 || pwrite(fd, text, (size_t)n, 0) != n) {
-		n = stk_err_set(err, -errno, "%s: %m", lock);
-		stk_close(fd);
-		return n;
-	}
+	if (ftruncate(fd, 0) < 0 || pwrite(fd, text, (size_t)n, 0) != n)
+		return stk_err_set(err, -errno, "%s: %m", lock);
 	*ret_fd = fd;
+	fd = -1;
 	return 0;
 }
 
@@ -105,5 +120,10 @@ int stkd_listener_open(const char *path, unsigned mode, int *ret_fd, int *ret_lo
 
 void stkd_listener_remove(const char *path)
 {
+	char lock[256];
+
 	unlink(path);
+	/* Last, and while it is held: whoever comes now finds neither. */
+	if (lock_path(path, lock, sizeof(lock)) == 0)
+		unlink(lock);
 }

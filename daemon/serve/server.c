@@ -45,6 +45,8 @@ int stkd_server_need(const struct stkd_server *server, int spec, int conf)
 
 /* Life and death. */
 
+static void on_connect(uv_poll_t *poll, int status, int events);
+
 static void stop(struct stkd_server *server)
 {
 	if (server->stopping)
@@ -61,6 +63,8 @@ static void on_linger(uv_timer_t *timer)
 {
 	struct stkd_server *server = timer->data;
 
+	/* Somebody may have connected in this very turn of the loop. */
+	on_connect(&server->listener, 0, UV_READABLE);
 	if (server->nconns)
 		return;
 	log_info("nobody is attached, ending");
@@ -102,8 +106,6 @@ static void on_fault(uv_async_t *async)
 }
 
 /* Listening. */
-
-static void on_connect(uv_poll_t *poll, int status, int events);
 
 static void on_retry(uv_timer_t *timer)
 {
@@ -339,13 +341,15 @@ static void close_handle(uv_handle_t *handle, void *unused)
 
 static void end_server(struct stkd_server *server)
 {
-	uv_walk(&server->loop, close_handle, NULL);
 	/* Work under way was told to stop; its callbacks run here and end the jobs. */
+	uv_walk(&server->loop, close_handle, NULL);
 	uv_run(&server->loop, UV_RUN_DEFAULT);
-	free_pools(server);
+	free_pools(server); /* with the last batches in flight the last feeds go */
 	uv_loop_close(&server->loop);
 	if (server->lock_fd >= 0)
 		stkd_listener_remove(server->socket_path);
+	if (server->remove_at_end)
+		unlink(server->remove_at_end);
 	stk_close(server->listen_fd);
 	stk_close(server->lock_fd);
 	stkd_conf_free(server->conf);
@@ -366,6 +370,7 @@ int stkd_server_run(const struct stkd_server_opts *opts)
 	}
 	server->conf = opts->conf;
 	server->conf_path = opts->conf_path;
+	server->remove_at_end = opts->remove_at_end;
 	server->private_mode = opts->private_mode;
 	server->listen_fd = server->lock_fd = -1;
 	server->started_ns = stkd_now_ns();

@@ -16,14 +16,15 @@ struct stkd_conn;
 struct stkd_job;
 
 struct stkd_server_opts {
-	struct stkd_conf *conf; /* taken over */
-	const char *conf_path;  /* for reload; NULL: none */
-	const char *socket;     /* NULL: conf's */
-	bool private_mode;      /* ends `linger` after its last client; same user only */
-	int ready_fd;           /* gets "ok\n" or "error: ...\n"; -1: none */
-	uint32_t workers;       /* 0: conf's */
-	uint64_t memory;        /* 0: conf's */
-	uint32_t linger_ms;     /* 0: conf's */
+	struct stkd_conf *conf;    /* taken over */
+	const char *conf_path;     /* for reload; NULL: none */
+	const char *socket;        /* NULL: conf's */
+	bool private_mode;         /* ends `linger` after its last client; same user only */
+	int ready_fd;              /* gets "ok\n" or "error: ...\n"; -1: none */
+	const char *remove_at_end; /* a file (our log) to remove at a clean end; NULL: none */
+	uint32_t workers;          /* 0: conf's */
+	uint64_t memory;           /* 0: conf's */
+	uint32_t linger_ms;        /* 0: conf's */
 };
 
 struct stkd_server {
@@ -35,7 +36,7 @@ struct stkd_server {
 	uv_async_t fault;  /* a worker found a seat to end */
 	uv_signal_t signals[6];
 	struct stkd_conf *conf;
-	const char *conf_path;
+	const char *conf_path, *remove_at_end;
 	char *socket_path;
 	int listen_fd, lock_fd;
 	bool private_mode, activated, stopping;
