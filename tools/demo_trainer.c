@@ -17,6 +17,7 @@
 #include "client/stoker.h"
 
 #define LATENCIES_MAX (1u << 20)
+#define BUSY_S        200e-6
 #define IGNORED       INT64_C(-100) /* label of a padded token */
 
 struct trainer {
@@ -30,7 +31,7 @@ struct trainer {
 	/* Figures. */
 	uint64_t samples, real, padded, batches, epochs;
 	uint32_t *latency_ns;
-	uint64_t nlatencies;
+	uint64_t nlatencies, waits;
 	double first_batch_s, run_s;
 };
 
@@ -140,24 +141,45 @@ static int take(struct trainer *t, struct stk_batch *batch)
 	return t->seconds > 0 ? 0 : check_batch(t, batch, &info);
 }
 
-/* One call of next(), timed, and the step that trains what it gave. Positive: an outcome. */
+/* A trainer at work: asleep while the device computes, then busy for a moment. */
+static void train_until(double end)
+{
+	double rest = end - now() - BUSY_S;
+
+	if (rest > 0)
+		nanosleep(&(struct timespec){.tv_nsec = (long)(rest * 1e9)}, NULL);
+	while (now() < end)
+		;
+}
+
+/* The next batch. A call that finds it ready is timed, one that has to wait is counted. */
+static int next(struct trainer *t, struct stk_batch **ret)
+{
+	double start = now(), took;
+	int r = stk_client_next(t->client, 0, ret);
+
+	took = now() - start;
+	if (r == 0 && t->nlatencies < LATENCIES_MAX)
+		t->latency_ns[t->nlatencies++] = (uint32_t)(took < 4 ? took * 1e9 : 4e9);
+	if (r != STK_TIMEOUT)
+		return r;
+	t->waits++;
+	return stk_client_next(t->client, -1, ret);
+}
+
+/* One batch, and the step that trains it. Positive: an outcome of next(). */
 static int step(struct trainer *t)
 {
 	struct stk_batch *batch;
-	double start = now(), rest;
-	int r = stk_client_next(t->client, -1, &batch);
-	double waited = now() - start;
+	double start = now();
+	int r = next(t, &batch);
 
 	if (r < 0)
 		fprintf(stderr, "demo_trainer: next: %s\n", stk_client_error(t->client));
 	if (r != 0)
 		return r;
-	if (t->nlatencies < LATENCIES_MAX)
-		t->latency_ns[t->nlatencies++] = (uint32_t)(waited < 4 ? waited * 1e9 : 4e9);
 	r = take(t, batch);
-	rest = (double)t->step_us * 1e-6 - (now() - start);
-	if (rest > 0)
-		nanosleep(&(struct timespec){.tv_nsec = (long)(rest * 1e9)}, NULL);
+	train_until(start + (double)t->step_us * 1e-6);
 	stk_batch_release(batch);
 	return r;
 }
@@ -201,9 +223,9 @@ static void write_figures(struct trainer *t)
 		"\nfigure epochs %" PRIu64 "\n",
 		t->samples, t->real, t->padded, t->batches, t->epochs);
 	fprintf(t->out,
-		"figure next_p50_ns %" PRIu32 "\nfigure next_p99_ns %" PRIu32
-		"\nfigure first_batch_ms %.1f\nfigure run_s %.6f\n",
-		percentile(t, 50), percentile(t, 99), t->first_batch_s * 1e3, t->run_s);
+		"figure waits %" PRIu64 "\nfigure next_p50_ns %" PRIu32
+		"\nfigure next_p99_ns %" PRIu32 "\nfigure first_batch_ms %.1f\nfigure run_s %.6f\n",
+		t->waits, percentile(t, 50), percentile(t, 99), t->first_batch_s * 1e3, t->run_s);
 	fprintf(t->out,
 		"figure slots %" PRIu32 "\nfigure slot_bytes %" PRIu64 "\nfigure promoted %" PRIu64
 		"\n",
