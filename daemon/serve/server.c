@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #ifdef HAVE_SYSTEMD
@@ -262,26 +263,37 @@ static void set_memory(struct stkd_server *server, const struct stkd_server_opts
 	}
 }
 
+#ifdef HAVE_SYSTEMD
+/* The socket that the service manager made; it has a path of its own. */
+static int take_socket(struct stkd_server *server, struct stk_err *err)
+{
+	struct sockaddr_un address = {0};
+	socklen_t size = sizeof(address) - 1;
+
+	server->listen_fd = SD_LISTEN_FDS_START;
+	server->activated = true;
+	if (sd_is_socket(server->listen_fd, AF_UNIX, SOCK_STREAM, 1) <= 0)
+		return stk_err_set(err, -EINVAL,
+				   "the socket passed by the service manager is not a listening "
+				   "Unix stream socket");
+	if (getsockname(server->listen_fd, (struct sockaddr *)&address, &size) == 0)
+		server->socket_path = strdup(address.sun_path);
+	return server->socket_path ? 0 : stk_err_set(err, -ENOMEM, "out of memory");
+}
+#endif
+
 static int open_socket(struct stkd_server *server, const struct stkd_server_opts *opts,
 		       struct stk_err *err)
 {
 	const char *path = opts->socket ? opts->socket : server->conf->socket;
 
+#ifdef HAVE_SYSTEMD
+	if (!server->private_mode && sd_listen_fds(1) > 0)
+		return take_socket(server, err);
+#endif
 	server->socket_path = strdup(path);
 	if (!server->socket_path)
 		return stk_err_set(err, -ENOMEM, "out of memory");
-#ifdef HAVE_SYSTEMD
-	if (!server->private_mode && sd_listen_fds(1) > 0) {
-		server->listen_fd = SD_LISTEN_FDS_START;
-		server->activated = true;
-		if (sd_is_socket(server->listen_fd, AF_UNIX, SOCK_STREAM, 1) <= 0)
-			return stk_err_set(
-				err, -EINVAL,
-				"the socket passed by the service manager is not a listening "
-				"Unix stream socket");
-		return 0;
-	}
-#endif
 	return stkd_listener_open(path, server->private_mode ? 0600 : 0666, &server->listen_fd,
 				  &server->lock_fd, err);
 }
