@@ -130,12 +130,12 @@ void fake_reply(struct fake_daemon *f, int conn, size_t nfds)
 				true),
 		  NULL, 0);
 	send_json(conn,
-		  stk_msg_reply(json_pack("{s:i,s:i,s:s,s:i,s:s,s:s,s:i,s:i,s:i,s:i}", "protocol",
+		  stk_msg_reply(json_pack("{s:i,s:i,s:s,s:i,s:s,s:s,s:i,s:I,s:i,s:i}", "protocol",
 					  f->protocol ? f->protocol : STK_MSG_PROTOCOL, "layout",
 					  f->layout ? f->layout : STK_SHM_MAJOR, "release", "9.9",
 					  "plan_version", 1, "stream", "fake", "job", "j", "seat",
-					  0, "first", (int)f->first, "era", (int)f->era, "pid",
-					  (int)getpid()),
+					  0, "first", (json_int_t)f->first, "era", (int)f->era,
+					  "pid", (int)getpid()),
 				false),
 		  f->fds, nfds);
 }
