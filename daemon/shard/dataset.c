@@ -121,7 +121,7 @@ static int take_fields(struct stkd_dataset *dataset, const struct stkd_shard *mo
 	if (!dataset->fields || !dataset->field_of || !dataset->aligned || !dataset->longest)
 		return stk_err_set(err, -ENOMEM, "%s: no memory", dataset->path);
 	memcpy(dataset->fields, model->fields, dataset->nfields * sizeof(*dataset->fields));
-	/* Both lists are sorted by name and equal, so an index means the same field in every shard. */
+	/* Both lists are sorted and equal: an index means the same field in every shard. */
 	for (size_t i = 0; i < dataset->nshards; i++)
 		for (uint32_t f = 0; f < dataset->nfields; f++)
 			dataset->field_of[i * dataset->nfields + f] = (uint16_t)f;
@@ -236,7 +236,7 @@ static void take_longest(struct stkd_dataset *dataset, uint32_t field, const uin
 	dataset->longest[field] = STK_MAX(dataset->longest[field], longest);
 }
 
-/* Longest row of a ragged field in one shard, and whether its lengths are those of the length field. */
+/* Longest row of a ragged field in one shard; are its lengths those of the length field? */
 static int compare_lengths(struct stkd_dataset *dataset, size_t shard, uint32_t field,
 			   struct stk_err *err)
 {

@@ -23,20 +23,21 @@ struct stkd_dataset {
 	size_t nshards;
 	uint64_t *first; /* nshards + 1: first sample id of each shard; last is count */
 	uint64_t count;
-	struct stkd_field *fields; /* common to all shards that have samples; names borrowed from one of them */
+	struct stkd_field *fields; /* of all shards with samples; names borrowed from one of them */
 	uint32_t nfields;
 	uint16_t *field_of; /* [nshards * nfields] field index in each shard */
-	struct stk_hash fingerprint; /* DESIGN: per shard in order: count, hash of lengths, payload size, content hash of dataset.json */
+	/* Per shard in order: count, hash of lengths, payload size, content hash from dataset.json. */
+	struct stk_hash fingerprint;
 	uint32_t length_field;    /* index into fields; UINT32_MAX: none (only from open_any) */
 	uint32_t *lengths;        /* count entries of the length field; own mapping; NULL: none */
-	bool *aligned;            /* per field: ragged with the same lengths as the length field in every sample */
+	bool *aligned; /* per field: ragged with the lengths of the length field in every sample */
 	uint64_t *longest;        /* per ragged field: largest length; 0 for fixed */
 };
 
 /**
  * stkd_dataset_open() - find, open and check all shards
  * @path:   a file, a directory (its dataset.json, else all *.safetensors in name order), or a glob
- * @length: length field; NULL: the only ragged field, else "input_ids", else an error that lists them
+ * @length: length field; NULL: the only ragged one, else "input_ids", else an error that lists them
  *
  * Opens every shard before it fails: up to 20 bad ones are listed in the error. A directory with
  * dataset.json must match it: a missing, additional or changed (size, count) shard is an error.

@@ -22,7 +22,8 @@ struct stkd_files {
  *
  * Looks at names only; a listed file may be missing.
  *
- * Return: 0; -ENOENT nothing is there; -EBADMSG a broken dataset.json; -ENOMEM; what the folder says.
+ * Return: 0; -ENOENT nothing is there; -EBADMSG a broken dataset.json; -ENOMEM; an error of the
+ * folder.
  */
 int stkd_files_find(const char *path, struct stkd_files **ret, struct stk_err *err);
 struct stkd_files *stkd_files_free(struct stkd_files *files);

@@ -11,7 +11,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* The thread sanitizer runs our handler inside its own, which blocks all signals: SA_NODEFER is lost. */
+/* The thread sanitizer runs our handler inside its own, which blocks all signals: SA_NODEFER is
+ * lost. */
 #ifdef __SANITIZE_THREAD__
 #define SAVE_MASK 1
 #else
@@ -36,7 +37,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 		guard.address = info->si_addr;
 		siglongjmp(guard.jump, 1);
 	}
-	/* Foreign. A fault repeats when we return and then dies where it happened, for the core file. */
+	/* Foreign. A fault repeats when we return and dies where it happened, for the core. */
 	signal(sig, SIG_DFL);
 	if (info->si_code <= 0)
 		raise(sig);
@@ -44,7 +45,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 
 int stkd_guard_install(void)
 {
-	/* SA_NODEFER: the jump leaves the handler without the return that would unblock the signal. */
+	/* SA_NODEFER: the jump skips the return that would unblock the signal. */
 	struct sigaction action = {
 		.sa_sigaction = on_sigbus,
 		.sa_flags = SA_SIGINFO | SA_NODEFER,
@@ -59,7 +60,7 @@ int stkd_guard_run(int (*fn)(void *arg), void *arg, const void **ret_address)
 	int r;
 
 	assert(!guard.armed);
-	/* Without the signal mask: saving it costs a system call, and SA_NODEFER leaves it as it was. */
+	/* Without the signal mask: saving costs a system call, and SA_NODEFER leaves it alone. */
 	if (sigsetjmp(guard.jump, SAVE_MASK)) {
 		if (ret_address)
 			*ret_address = guard.address;

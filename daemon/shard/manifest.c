@@ -127,7 +127,7 @@ static int parse_shard(const json_t *map, struct stkd_manifest_shard *shard, str
 	const char *hash = json_string_value(json_object_get(map, "xxh3_128"));
 	int r;
 
-	/* jansson refuses NUL in strings; a leading dot covers ".." and what a listing does not see. */
+	/* jansson refuses NUL; a leading dot covers ".." and what a listing does not see. */
 	if (!file || !*file || *file == '.' || strchr(file, '/'))
 		return stk_err_set(err, -EBADMSG, "\"file\" must be the plain name of a file");
 	shard->file = strdup(file);

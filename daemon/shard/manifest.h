@@ -28,8 +28,8 @@ struct stkd_manifest {
 /**
  * stkd_manifest_read() - read dataset.json of a folder
  *
- * Return: 0; -ENOENT there is none (err is untouched); -EBADMSG with path, place, value; -ENOMEM; an
- * error of open() or read().
+ * Return: 0; -ENOENT there is none (err is untouched); -EBADMSG with path, place, value; -ENOMEM;
+ * an error of open() or read().
  */
 int stkd_manifest_read(const char *folder, struct stkd_manifest **ret, struct stk_err *err);
 struct stkd_manifest *stkd_manifest_free(struct stkd_manifest *manifest);

@@ -13,7 +13,7 @@
 #include "proto/state.h"
 
 #define STKD_FIELD_DIMS_MAX 7
-#define STKD_SHARD_FIELDS_MAX 64 /* of a dataset; one file may have more, and is then no part of one */
+#define STKD_SHARD_FIELDS_MAX 64 /* of a dataset; a file with more is no part of one */
 
 /* A field of a sample, as stored. */
 struct stkd_field {
@@ -21,7 +21,7 @@ struct stkd_field {
 	enum stk_dtype dtype;
 	bool ragged;
 	uint32_t ndims;                      /* of inner */
-	uint64_t inner[STKD_FIELD_DIMS_MAX]; /* fixed: the sample's shape; ragged: shape of one element */
+	uint64_t inner[STKD_FIELD_DIMS_MAX]; /* shape: fixed: of the sample; ragged: of one element */
 	uint64_t inner_count;                /* product of inner; 1 for none */
 	bool text; /* the file says that the elements are bytes of UTF-8 text; a hint for people */
 };
@@ -44,7 +44,7 @@ struct stkd_format {
 	const char *name; /* "safetensors" */
 	/* Does the file look like this format by its content? */
 	bool (*probe)(const uint8_t *head, size_t size, uint64_t file_size);
-	/* Reads shard->fd (not the map, which comes later); sets count, fields, payload_size, state. */
+	/* Reads shard->fd (the map comes later); sets count, fields, payload_size, state. */
 	int (*open)(struct stkd_shard *shard, const struct stkd_shard_limits *limits,
 		    struct stk_err *err);
 	/* Row checked against count by the caller. Re-checks what it reads from the map. -EBADMSG:
@@ -96,7 +96,7 @@ const char *stkd_field_text(const struct stkd_field *field, char out[STKD_FIELD_
 int stkd_shard_agree(const struct stkd_shard *shard, const struct stkd_shard *other,
 		     struct stk_err *err);
 
-/* Lengths of a ragged field for rows [first, first + n). -EBADMSG when the file changed under us. */
+/* Lengths of a ragged field, rows [first, first + n). -EBADMSG when the file changed under us. */
 int stkd_shard_lengths(const struct stkd_shard *shard, uint32_t field, uint64_t first, uint64_t n,
 		       uint32_t *out, struct stk_err *err);
 

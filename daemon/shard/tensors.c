@@ -342,7 +342,7 @@ static int compare_places(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* In order of place each tensor begins where the one before it ended, and the last ends the file. */
+/* In order of place each tensor begins where the one before ended, and the last ends the file. */
 static int check_tiling(struct stkd_tensor *const *list, size_t n, uint64_t data_start,
 			uint64_t file_size, struct stk_err *err)
 {

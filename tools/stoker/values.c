@@ -176,7 +176,7 @@ static void print_id(FILE *out, enum stk_dtype dtype, const void *data, uint64_t
 	fprintf(out, "<%s>", text);
 }
 
-/* Bytes of the character that starts at element i; 0: none, or one that a terminal should not see. */
+/* Bytes of the character that starts at element i; 0: none, or one bad for a terminal. */
 static size_t character(enum stk_dtype dtype, const void *data, uint64_t n, uint64_t i, char out[4])
 {
 	size_t have = 0, size;

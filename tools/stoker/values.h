@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of a field as people read them: numbers, or text where the elements are bytes of text. No
- * state; any thread.
+ * Elements of a field as people read them: numbers, or text where the elements are bytes of text.
+ * No state; any thread.
  */
 #ifndef STOKER_VALUES_H
 #define STOKER_VALUES_H

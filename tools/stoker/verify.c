@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `stoker verify`: every rule, on every file, one line for each bad one. One file is open at a time,
- * beside the first of its set. One thread.
+ * `stoker verify`: every rule, on every file, one line for each bad one. One file is open at a
+ * time, beside the first of its set. One thread.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -125,7 +125,7 @@ static int check_lengths(const struct stkd_shard *shard, struct stk_err *err)
 	return 0;
 }
 
-/* @model: the first good shard with samples, which the others must be like; taken when still NULL. */
+/* @model: the first good shard with samples, which the others must be like; set when NULL. */
 static int check_file(struct job *job, const struct stkd_files *files, size_t i,
 		      struct stkd_shard **model, struct stk_err *err)
 {
