@@ -370,12 +370,17 @@ void stkd_feed_advance(struct stkd_feed *feed)
 {
 	while (feed->state == STKD_FEED_RUNNING) {
 		struct stkd_flight *f = free_flight(feed);
-		int slot = f ? find_slot(feed) : -1;
+		int slot = f ? find_slot(feed) : -1, r;
 
 		if (slot < 0)
 			return;
-		if (plan_flight(feed, f) < 0) {
-			stkd_feed_publish_error(feed, "the plan could not go on: out of memory");
+		r = plan_flight(feed, f);
+		if (r < 0) {
+			stkd_feed_publish_error(
+				feed, r == -EBADMSG
+					      ? "the plan cannot go on: the state it started from "
+						"does not belong to it"
+					      : "the plan cannot go on: out of memory");
 			return;
 		}
 		submit_flight(feed, f, (uint32_t)slot);
