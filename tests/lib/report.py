@@ -49,7 +49,7 @@ def count(passed, failed, skipped):
 
 
 def put(verdict, name, note, log=None):
-    print("%-4s  %-44s  %s" % (verdict, name, note), flush=True)
+    print("%-4s  %-52s  %s" % (verdict, name, note), flush=True)
     if log is not None:
         lines = log.rstrip("\n").split("\n")
         if len(lines) > SHOWN_LINES:
