@@ -102,6 +102,7 @@ int stk__client_reattach(struct stk_client *c)
 {
 	int64_t deadline = stk__deadline(c->request.reconnect_ms);
 	int pause_ms = BACKOFF_FIRST_MS;
+	bool reached = false;
 	int r;
 
 	if (c->final)
@@ -116,8 +117,6 @@ int stk__client_reattach(struct stk_client *c)
 		return c->final = r;
 	c->restarted = true;
 	for (;;) {
-		bool reached = false;
-
 		r = attach_once(c, deadline, &reached);
 		if (r == 0)
 			return 0;
@@ -126,7 +125,7 @@ int stk__client_reattach(struct stk_client *c)
 		poll(NULL, 0, STK_MIN(pause_ms, stk__left_ms(deadline)));
 		pause_ms = STK_MIN(2 * pause_ms, BACKOFF_MAX_MS);
 	}
-	c->final = is_passing(c, r, false) && r != -EBUSY ? -EPIPE : r;
+	c->final = is_passing(c, r, reached) && r != -EBUSY ? -EPIPE : r;
 	c->err.code = c->final;
 	stk_err_prefix(&c->err, "connection lost, and not attached anew within %d ms: ",
 		       c->request.reconnect_ms);
