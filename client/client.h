@@ -28,6 +28,7 @@ struct stk_client {
 	bool resumed;   /* attached anew, and no entry was taken since */
 	bool restarted; /* attached anew, and no batch came since */
 	bool waiting;   /* waiting_since_ns is set in the seat */
+	bool eager;     /* as the session has it */
 	int epoll;      /* -1 until stk_client_fd() was called */
 	struct stk__position last;
 	uint8_t state[STK_STATE_SIZE_MAX];

@@ -50,6 +50,12 @@ static void end_wait(struct stk_client *c)
 	atomic_store_explicit(&seat->waiting_since_ns, 0, memory_order_relaxed);
 }
 
+static void set_eager(struct stk_client *c, bool eager)
+{
+	c->eager = eager;
+	stk__session_eager(c->session, eager);
+}
+
 /* A clock that is read without looking at the hardware: a tick is good enough for the eye. */
 static void count_batch(struct stk_shm_seat *seat)
 {
@@ -104,6 +110,7 @@ static int take_stream_end(struct stk_client *c, const struct stk_shm_entry *e,
 {
 	(void)e;
 	(void)ret;
+	set_eager(c, true); /* nobody calls next() any more */
 	return c->final = STK_STREAM_END;
 }
 
@@ -193,6 +200,8 @@ static int take(struct stk_client *c, struct stk_batch **ret)
 		return r;
 	if (c->waiting)
 		end_wait(c);
+	if (c->eager)
+		set_eager(c, false);
 	if (r)
 		return r;
 	if (e.era != c->era || e.kind >= STK_ARRAY_SIZE(takers) || !takers[e.kind])
@@ -250,6 +259,8 @@ static int wait_next(struct stk_client *c, int64_t deadline_ns, struct stk_batch
 			if (r < 0)
 				return r;
 		}
+		if (!c->eager)
+			set_eager(c, true);
 		late = deadline_ns != STK__FOREVER && stk__now_ns() >= deadline_ns;
 		if (!late) {
 			begin_wait(c);

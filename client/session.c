@@ -194,6 +194,8 @@ int stk__session_new(int *sock, int fds[STK__FDS], uint32_t first, struct stk__s
 	s->wake = steal_fd(&fds[STK__FD_WAKE]);
 	for (int i = 0; i < STK__FDS; i++)
 		stk_closep(&fds[i]);
+	/* Of several seats the others wait for what this one gives back. */
+	s->owed_max = s->geometry.replicas > 1 ? 1 : STK_MAX(s->geometry.nslots / 2, 1);
 	s->live = true;
 	stk__fork_watch(s);
 	*ret = STK_STEAL(s);
@@ -233,12 +235,35 @@ static void kick(int fd)
 	(void)n; /* a full counter: a kick is pending already; a dead daemon needs none */
 }
 
-/* Puts a slot on the release ring and kicks a daemon that ran dry. */
+/* Under the lock. */
+static void pay(struct stk__session *s)
+{
+	if (!s->live || !s->owed)
+		return;
+	s->owed = 0;
+	kick(s->kick);
+}
+
+/*
+ * Puts a slot on the release ring and kicks a daemon that ran dry: once half of its slots are free,
+ * or at once when nothing is ready. A daemon that is ahead of its trainer is always dry, and a
+ * trainer that has batches ready need not make a system call for each to keep it there.
+ */
 static void give_back(struct stk__session *s, uint32_t slot, uint32_t index)
 {
 	pthread_mutex_lock(&s->lock);
-	if (s->live && stk_ring_release(&s->rel, s->control, slot, index))
-		kick(s->kick);
+	if (s->live && stk_ring_release(&s->rel, s->control, slot, index) &&
+	    (++s->owed >= s->owed_max || s->eager))
+		pay(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void stk__session_eager(struct stk__session *s, bool eager)
+{
+	pthread_mutex_lock(&s->lock);
+	s->eager = eager;
+	if (eager)
+		pay(s);
 	pthread_mutex_unlock(&s->lock);
 }
 

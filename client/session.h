@@ -40,6 +40,9 @@ struct stk__session {
 	struct stk_state_header state;
 	struct stk_ring_sub sub; /* the consumer's thread */
 	struct stk_ring_rel rel; /* under lock */
+	uint32_t owed;           /* releases that a dry daemon was not told of; under lock */
+	uint32_t owed_max;       /* this many are told at once; 1 with several seats */
+	bool eager;              /* nothing is ready: tell each; under lock */
 	struct stk__schema *schema;
 	char *batches; /* nslots * batch_size */
 	size_t batch_size;
@@ -70,6 +73,11 @@ int stk__session_lend(struct stk__session *session, const struct stk_shm_entry *
 		      uint32_t index, struct stk_batch **ret, struct stk_err *err);
 /* Gives back the slot of an entry that nobody wants; a slot out of range is ignored. */
 void stk__session_skip(struct stk__session *session, uint32_t slot, uint32_t index);
+/*
+ * Nothing is ready, or the stream is over: the daemon is told of every release from now on, and of
+ * those it was not told of. With false again: only of several together.
+ */
+void stk__session_eager(struct stk__session *session, bool eager);
 /* The text of an ERROR entry, terminated. */
 void stk__session_error(const struct stk__session *session, char text[STK_SHM_ERROR_SIZE]);
 

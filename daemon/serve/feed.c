@@ -271,10 +271,10 @@ void stkd_feed_leave_seat(struct stkd_feed *feed, uint32_t number)
 	pthread_mutex_unlock(&feed->lock);
 }
 
-void stkd_feed_fail(struct stkd_feed *feed, const char *reason)
+void stkd_feed_fail(struct stkd_feed *feed, int code, const char *reason)
 {
 	pthread_mutex_lock(&feed->lock);
-	stkd_feed_publish_error(feed, reason);
+	stkd_feed_publish_error(feed, code, reason);
 	pthread_mutex_unlock(&feed->lock);
 }
 

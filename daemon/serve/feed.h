@@ -121,7 +121,7 @@ int stkd_feed_take_seat(struct stkd_feed *feed, uint32_t seat, const struct ucre
 /* The holder has gone. One seat: the feed closes. Several: the seat is vacant. */
 void stkd_feed_leave_seat(struct stkd_feed *feed, uint32_t seat);
 /* Ends the feed with an ERROR entry for those who still look. */
-void stkd_feed_fail(struct stkd_feed *feed, const char *reason);
+void stkd_feed_fail(struct stkd_feed *feed, int code, const char *reason);
 void stkd_feed_close(struct stkd_feed *feed);
 enum stkd_feed_state stkd_feed_get_state(struct stkd_feed *feed);
 /* A seat kicked, or somebody wants fresh figures: drain, plan, go on. */

@@ -66,10 +66,12 @@ void stkd_feed_publish_entry(struct stkd_feed *feed, const struct stk_shm_entry 
 	wake_seats(feed);
 }
 
-void stkd_feed_publish_error(struct stkd_feed *feed, const char *text)
+void stkd_feed_publish_error(struct stkd_feed *feed, int code, const char *text)
 {
-	struct stk_shm_entry entry = {
-		.kind = STK_SHM_ERROR, .slot = STK_SHM_NO_SLOT, .era = feed->era};
+	struct stk_shm_entry entry = {.kind = STK_SHM_ERROR,
+				      .slot = STK_SHM_NO_SLOT,
+				      .era = feed->era,
+				      .micro = (uint32_t)-code};
 
 	if (feed->state == STKD_FEED_FAILED || feed->state == STKD_FEED_CLOSED)
 		return;
@@ -162,7 +164,7 @@ static void publish_ready(struct stkd_feed *feed)
 		/* Relaxed: the lock ordered the workers' stores before us. */
 		if (atomic_load_explicit(&f->failed, memory_order_relaxed)) {
 			feed->slot[f->slot].state = STKD_SLOT_FREE;
-			stkd_feed_publish_error(feed, f->err.text);
+			stkd_feed_publish_error(feed, f->err.code, f->err.text);
 			return;
 		}
 		publish_batch(feed, f);
@@ -377,9 +379,9 @@ void stkd_feed_advance(struct stkd_feed *feed)
 		r = plan_flight(feed, f);
 		if (r < 0) {
 			stkd_feed_publish_error(
-				feed, r == -EBADMSG
-					      ? "the plan cannot go on: the state it started from "
-						"does not belong to it"
+				feed, r,
+				r == -EBADMSG ? "the plan cannot go on: the state it started "
+						"from does not belong to it"
 					      : "the plan cannot go on: out of memory");
 			return;
 		}

@@ -20,8 +20,8 @@ void stkd_flights_forget(struct stkd_feed *feed);
 unsigned stkd_feed_drain(struct stkd_feed *feed);
 
 void stkd_feed_publish_entry(struct stkd_feed *feed, const struct stk_shm_entry *entry);
-/* Publishes ERROR with this text; the feed has FAILED. */
-void stkd_feed_publish_error(struct stkd_feed *feed, const char *text);
+/* Publishes ERROR with this negative errno and text; the feed has FAILED. */
+void stkd_feed_publish_error(struct stkd_feed *feed, int code, const char *text);
 /* Publishes STREAM_END; the feed has ENDED. */
 void stkd_feed_publish_end(struct stkd_feed *feed);
 

@@ -566,7 +566,7 @@ static bool tick_vacant(struct stkd_job *job, struct stkd_feed *feed)
 			 "replica_lost: replica %" PRIu32 " of rank %" PRIu32
 			 " left and did not come back within %" PRIu32 " ms",
 			 i, feed->rank, job->server->conf->seat_grace_ms);
-		stkd_feed_fail(feed, text);
+		stkd_feed_fail(feed, -EPIPE, text);
 		return false;
 	}
 	return vacant;
@@ -586,7 +586,7 @@ static bool tick_waiting(struct stkd_job *job, struct stkd_job_feed *jf)
 		 "rank %" PRIu32 ": %" PRIu32 " of %" PRIu32 " replicas attached within %" PRIu32
 		 " ms",
 		 jf->rank, taken, jf->feed->replicas, job->server->conf->attach_timeout_ms);
-	stkd_feed_fail(jf->feed, text);
+	stkd_feed_fail(jf->feed, -ETIMEDOUT, text);
 	return false;
 }
 

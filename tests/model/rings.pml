@@ -30,6 +30,10 @@
 #define EPOCH 2 /* batches of an epoch; an EPOCH_END entry follows */
 #endif
 
+#ifndef OWED_MAX
+#define OWED_MAX 1 /* releases that are told together; 1 with several seats */
+#endif
+
 #define BATCH 1
 #define EPOCH_END 2
 #define STREAM_END 3
@@ -63,6 +67,9 @@ typedef seat_t {
 	/* Between the two threads of the seat: the batch it holds in a slot, NONE: none. */
 	byte held[SLOTS];
 	bool ended;
+	/* Under one lock: releases that a dry daemon was not told of; whether to tell each. */
+	byte owed;
+	bool eager;
 	/* The daemon's private side. */
 	byte drained;
 	bool lent[SLOTS]
@@ -281,6 +288,27 @@ active proctype daemon()
 	od
 }
 
+/* The eventfd; a write to it is one step. */
+inline pay(s)
+{
+	seat[s].owed = 0;
+	kickfd = true
+}
+
+/* Nothing is ready, or the stream is over: what is owed is told, and each release from now on. */
+inline be_eager(value)
+{
+	atomic {
+		seat[me].eager = value;
+#ifndef BROKEN_OWED
+		if
+		:: value && seat[me].owed > 0 -> pay(me)
+		:: else
+		fi
+#endif
+	}
+}
+
 /* What the next entry must be. */
 inline check_order()
 {
@@ -366,11 +394,12 @@ proctype consumer(byte me)
 	bool epoch_end_due;
 
 	do
-	:: seat[me].ended -> break
+	:: seat[me].ended -> be_eager(true); break
 	:: else ->
 		if
-		:: atomic { tail != head -> check_order() } /* C1; what it covers is stable */
+		:: atomic { tail != head -> check_order(); seat[me].eager = false } /* C1; stable */
 		:: else ->
+			be_eager(true);
 			if
 			:: PARKS(me, FUTEX) -> park_futex()
 			:: PARKS(me, FD) -> park_fd()
@@ -400,10 +429,18 @@ inline store_release_tail()
 	seat[me].release_tail = mytail; /* R1, K1 */
 	kick = need_kick;               /* K2 */
 #endif
-	if
-	:: kick -> kickfd = true; kick = false
-	:: else
-	fi
+	atomic {
+		if
+		:: kick ->
+			kick = false;
+			seat[me].owed++;
+			if
+			:: seat[me].owed >= OWED_MAX || seat[me].eager -> pay(me)
+			:: else
+			fi
+		:: else
+		fi
+	}
 }
 
 #ifdef BROKEN_RELEASE

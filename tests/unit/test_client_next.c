@@ -172,18 +172,44 @@ static void slots_come_back_in_any_order_and_only_once(void **state)
 	assert_int_equal(stk_ring_drain(&f->daemon.drain, &slot, &index), STK_RING_EMPTY);
 }
 
-static void a_release_kicks_only_a_daemon_that_ran_dry(void **state)
+static bool kicked(struct fixture *f)
+{
+	uint64_t count;
+
+	return read(f->daemon.fds[FAKE_KICK], &count, sizeof(count)) == sizeof(count);
+}
+
+static void a_dry_daemon_is_kicked_once_half_of_its_slots_are_free(void **state)
 {
 	struct fixture *f = *state;
-	uint64_t count;
+
+	for (uint32_t i = 0; i < f->daemon.control->nslots; i++)
+		fake_publish(&f->daemon, i, 0, i);
+	stk_batch_release(next_batch(f));
+	assert_false(kicked(f)); /* not dry */
+	stk_ring_set_need_kick(f->daemon.control, 1);
+	for (uint32_t i = 1; i < f->daemon.control->nslots / 2; i++)
+		stk_batch_release(next_batch(f));
+	assert_false(kicked(f));
+	stk_batch_release(next_batch(f));
+	assert_true(kicked(f));
+}
+
+static void an_empty_ring_tells_a_dry_daemon_of_what_was_released(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_batch *first, *batch;
 
 	fake_publish(&f->daemon, 0, 0, 0);
 	fake_publish(&f->daemon, 1, 0, 1);
-	stk_batch_release(next_batch(f));
-	assert_int_equal(read(f->daemon.fds[FAKE_KICK], &count, sizeof(count)), -1);
 	stk_ring_set_need_kick(f->daemon.control, 1);
+	first = next_batch(f);
 	stk_batch_release(next_batch(f));
-	assert_int_equal(read(f->daemon.fds[FAKE_KICK], &count, sizeof(count)), 8);
+	assert_false(kicked(f));
+	assert_int_equal(stk_client_next(f->client, 0, &batch), STK_TIMEOUT);
+	assert_true(kicked(f));
+	stk_batch_release(first); /* nothing is ready: at once */
+	assert_true(kicked(f));
 }
 
 static void ends_of_epochs_and_of_the_stream_are_told_and_the_last_is_final(void **state)
@@ -656,7 +682,8 @@ int main(void)
 		TEST(batches_come_in_order_with_their_tensors),
 		TEST(the_short_batch_at_the_end_has_its_own_shape),
 		TEST(slots_come_back_in_any_order_and_only_once),
-		TEST(a_release_kicks_only_a_daemon_that_ran_dry),
+		TEST(a_dry_daemon_is_kicked_once_half_of_its_slots_are_free),
+		TEST(an_empty_ring_tells_a_dry_daemon_of_what_was_released),
 		TEST(ends_of_epochs_and_of_the_stream_are_told_and_the_last_is_final),
 		TEST(an_error_comes_after_the_good_batches_with_code_and_text),
 		TEST(an_empty_ring_times_out_when_it_should),
