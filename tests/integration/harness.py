@@ -380,8 +380,8 @@ class Raw:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(path)  # blocking: it may have to wait in a full queue
         self.socket.settimeout(SLOW)
-        self.socket.connect(path)
         self.bytes = b""
         self.fds = []
 
@@ -571,7 +571,7 @@ class Case(unittest.TestCase):
 
 
 def main():
-    program_ = unittest.main(exit=False, verbosity=2)
+    program_ = unittest.main(exit=False, verbosity=2, warnings="ignore")
     result = program_.result
     if not result.wasSuccessful():
         sys.exit(1)
