@@ -343,7 +343,8 @@ static void show_queues(const json_t *reply)
 
 static void show_detach(const json_t *reply)
 {
-	printf("  detached %lld seats\n", number_of(reply, "detached"));
+	printf("  detached %lld seat%s\n", number_of(reply, "detached"),
+	       number_of(reply, "detached") == 1 ? "" : "s");
 }
 
 static const struct command {
@@ -477,7 +478,7 @@ static int run_once(const struct options *o, const struct command *c, const char
 {
 	char **sockets = find_sockets(o);
 	int answered = 0;
-	bool any = sockets && sockets[0];
+	bool any = sockets && sockets[0], several = any && sockets[1];
 
 	if (any)
 		answered = look(c, parameters, sockets, o->json);
@@ -486,7 +487,7 @@ static int run_once(const struct options *o, const struct command *c, const char
 	free(sockets);
 	if (!any)
 		return no_daemon();
-	if (!answered && !c->reads && !o->socket)
+	if (!answered && !c->reads && several)
 		fprintf(stderr, "stokerctl: %s: no daemon has such a seat of yours\n", c->name);
 	return answered ? EXIT_FINE : EXIT_NO;
 }

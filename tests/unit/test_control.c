@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -68,24 +70,26 @@ static void a_socket_without_a_daemon_is_told_apart(void **state)
 
 static void system_and_private_daemons_are_found_and_dead_sockets_are_not(void **state)
 {
-	struct fake_daemon system_daemon = {0}, private_daemon = {0}, dead = {0};
+	struct fake_daemon system_daemon = {0}, private_daemon = {0};
 	char run[32] = "/tmp/stoker-test-XXXXXX", folder[64];
+	struct sockaddr_un dead = {.sun_family = AF_UNIX};
 	char **paths;
+	int fd;
 
 	(void)state;
 	assert_non_null(mkdtemp(run));
 	snprintf(folder, sizeof(folder), "%s/stoker", run);
 	assert_int_equal(mkdir(folder, 0700), 0);
 	snprintf(private_daemon.socket, sizeof(private_daemon.socket), "%s/b.sock", folder);
-	snprintf(dead.socket, sizeof(dead.socket), "%s/a.sock", folder);
+	snprintf(dead.sun_path, sizeof(dead.sun_path), "%s/a.sock", folder);
 	fake_start(&system_daemon);
 	fake_start(&private_daemon);
-	fake_start(&dead);
 	setenv("STOKER_SOCKET", system_daemon.socket, 1);
 	setenv("XDG_RUNTIME_DIR", run, 1);
 	setenv("TMPDIR", run, 1);
-	close(dead.listener); /* the file stays, as after a kill */
-	dead.listener = -1;
+	fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&dead, sizeof(dead)), 0);
+	close(fd); /* the file stays, as after a kill */
 	assert_int_equal(stk_control_sockets(&paths), 2);
 	assert_string_equal(paths[0], system_daemon.socket);
 	assert_string_equal(paths[1], private_daemon.socket);
@@ -93,11 +97,11 @@ static void system_and_private_daemons_are_found_and_dead_sockets_are_not(void *
 	for (int i = 0; i < 2; i++)
 		free(paths[i]);
 	free(paths);
-	fake_stop(&dead);
 	fake_stop(&private_daemon);
 	fake_stop(&system_daemon);
 	assert_int_equal(stk_control_sockets(&paths), 0);
 	free(paths);
+	unlink(dead.sun_path);
 	rmdir(folder);
 	rmdir(run);
 }
