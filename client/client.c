@@ -29,20 +29,31 @@ static void set_start(struct stk_client *c)
 	c->state_size = sizeof(c->session->state);
 }
 
-static int watch(const struct stk_client *c, int fd, uint32_t events)
+static int watch(const struct stk_client *c, int operation, int fd, uint32_t events)
 {
 	struct epoll_event event = {.events = events};
 
-	return epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
+	return epoll_ctl(c->epoll, operation, fd, &event) < 0 ? -errno : 0;
 }
 
+/*
+ * The daemon writes to the wake descriptor only once next() has asked it to. Until then it polls
+ * writable, which it always is, so that nobody sleeps on what was ready before.
+ */
 static int watch_session(struct stk_client *c)
 {
-	int r = watch(c, c->session->wake, EPOLLIN);
+	int r = watch(c, EPOLL_CTL_ADD, c->session->wake, EPOLLIN | EPOLLOUT);
 
+	c->armed = false;
 	if (r == 0)
-		r = watch(c, c->session->sock, EPOLLRDHUP);
+		r = watch(c, EPOLL_CTL_ADD, c->session->sock, EPOLLRDHUP);
 	return r < 0 ? stk_err_set(&c->err, r, "epoll: %s", strerror(-r)) : 0;
+}
+
+void stk__client_arm(struct stk_client *c)
+{
+	if (!c->armed && watch(c, EPOLL_CTL_MOD, c->session->wake, EPOLLIN) == 0)
+		c->armed = true;
 }
 
 int stk__client_adopt(struct stk_client *c, struct stk__session *session)

@@ -30,6 +30,7 @@ struct stk_client {
 	bool waiting;   /* waiting_since_ns is set in the seat */
 	bool eager;     /* as the session has it */
 	int epoll;      /* -1 until stk_client_fd() was called */
+	bool armed;     /* the pollable set waits for the daemon, see stk__client_arm() */
 	struct stk__position last;
 	uint8_t state[STK_STATE_SIZE_MAX];
 	size_t state_size;
@@ -48,6 +49,9 @@ int stk__client_reattach(struct stk_client *client);
 
 /* Makes the session the client's; puts its descriptors into the pollable set. */
 int stk__client_adopt(struct stk_client *client, struct stk__session *session);
+
+/* From now on the pollable set is readable only when the daemon wrote or hung up. */
+void stk__client_arm(struct stk_client *client);
 
 /* -ECHILD in a forked child, else 0. */
 int stk__client_usable(struct stk_client *client);

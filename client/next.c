@@ -226,6 +226,7 @@ static int arm(struct stk_client *c, struct stk_batch **ret)
 {
 	struct stk__session *s = c->session;
 
+	stk__client_arm(c);
 	drain_wake(s->wake);
 	if (!stk_ring_announce(&s->sub, s->seat, STK_SHM_WAIT_FD))
 		return take(c, ret);

@@ -306,6 +306,20 @@ static void the_descriptor_polls_readable_when_something_came(void **state)
 	assert_int_equal(look(f), -EPIPE);
 }
 
+static void the_descriptor_polls_readable_until_the_first_look_that_found_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct pollfd p = {.events = POLLIN};
+
+	assert_int_equal(look(f), STK_TIMEOUT); /* before there was a descriptor to wake */
+	fake_publish(&f->daemon, 0, 0, 0);
+	p.fd = stk_client_fd(f->client);
+	assert_int_equal(poll(&p, 1, 0), 1);
+	stk_batch_release(next_batch(f));
+	assert_int_equal(look(f), STK_TIMEOUT);
+	assert_int_equal(poll(&p, 1, 0), 0);
+}
+
 static void *hang_up_soon(void *data)
 {
 	struct fixture *f = data;
@@ -689,6 +703,7 @@ int main(void)
 		TEST(an_empty_ring_times_out_when_it_should),
 		TEST(a_parked_consumer_is_woken_and_its_wait_is_counted),
 		TEST(the_descriptor_polls_readable_when_something_came),
+		TEST(the_descriptor_polls_readable_until_the_first_look_that_found_nothing),
 		TEST(a_dead_daemon_ends_a_parked_consumer_within_a_second),
 		TEST(what_was_published_before_the_daemons_end_is_returned),
 		TEST(the_reason_of_a_daemon_that_ends_the_seat_is_told),
