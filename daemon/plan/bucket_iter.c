@@ -11,23 +11,18 @@
 #include "daemon/plan/bucket.h"
 #include "daemon/plan/cursor.h"
 #include "daemon/plan/iter.h"
-#include "daemon/plan/order.h"
-
-/* Ids are computed this far ahead, so that their lengths arrive in the cache meanwhile. */
-#define AHEAD 64
+#include "daemon/plan/source.h"
 
 struct bucket_iter {
 	struct stkd_iter head;
 	const struct stkd_plan *plan;
 	uint64_t epoch, step; /* of the next step; step 0: the buckets still show the last epoch */
-	uint64_t position;    /* samples of the order that were read */
 	uint64_t delivered;
 	uint64_t lent; /* steps of the lending bucket in this epoch */
 	bool in_tail;
 	uint32_t current; /* bucket that the tail has come to */
 	uint32_t emitted; /* bucket whose ids the last step lends */
-	struct stkd_order order;
-	uint64_t ahead[AHEAD], ahead_first, ahead_n; /* ids at positions ahead_first... */
+	struct stkd_source *source;
 	struct stkd_bucket buckets[];
 };
 
@@ -36,57 +31,40 @@ static struct bucket_iter *of(struct stkd_iter *head)
 	return (struct bucket_iter *)head;
 }
 
-static void begin(struct bucket_iter *iter, uint64_t epoch)
+static int begin(struct bucket_iter *iter, uint64_t epoch)
 {
-	const struct stkd_plan *plan = iter->plan;
-
 	iter->epoch = epoch;
-	iter->step = iter->position = iter->delivered = iter->lent = 0;
+	iter->step = iter->delivered = iter->lent = 0;
 	iter->in_tail = false;
 	iter->current = iter->emitted = 0;
-	iter->ahead_first = iter->ahead_n = 0;
-	stkd_order_init(&iter->order, plan->spec->order, plan->lengths.count, plan->spec->seed,
-			epoch, 0);
-	for (uint32_t b = 0; b < plan->nclasses; b++)
+	for (uint32_t b = 0; b < iter->plan->nclasses; b++)
 		stkd_bucket_clear(&iter->buckets[b]);
+	return stkd_source_begin(iter->source, epoch);
 }
 
-static void look_ahead(struct bucket_iter *iter, uint64_t first, uint64_t n)
+/* Reads samples until one makes its bucket full. Returns that bucket, nclasses at the end of the
+ * order, or -ENOMEM. */
+static int64_t read_until_full(struct bucket_iter *iter)
 {
-	iter->ahead_first = first;
-	iter->ahead_n = n;
-	for (uint64_t i = 0; i < n; i++) {
-		iter->ahead[i] = stkd_order_at(&iter->order, first + i);
-		__builtin_prefetch(&iter->plan->lengths.len[iter->ahead[i]]);
+	const struct stkd_plan *plan = iter->plan;
+	struct stkd_arrival arrival;
+
+	while (stkd_source_next(iter->source, &arrival)) {
+		struct stkd_bucket *bucket;
+		uint32_t b;
+		int r;
+
+		if (!arrival.delivered)
+			continue;
+		b = stkd_plan_bucket(plan, arrival.length);
+		bucket = &iter->buckets[b];
+		r = stkd_bucket_push(bucket, arrival.id, arrival.length);
+		if (r < 0)
+			return r;
+		if (stkd_bucket_waiting(bucket) >= stkd_outline_global(&plan->outline, b))
+			return b;
 	}
-}
-
-static uint64_t id_at(struct bucket_iter *iter, uint64_t position)
-{
-	uint64_t left = iter->plan->lengths.count - position;
-
-	if (position - iter->ahead_first >= iter->ahead_n)
-		look_ahead(iter, position, STK_MIN((uint64_t)AHEAD, left));
-	return iter->ahead[position - iter->ahead_first];
-}
-
-/* Reads one sample into its bucket. Returns the bucket, nclasses for a dropped one, or -ENOMEM. */
-static int64_t read_one(struct bucket_iter *iter)
-{
-	uint64_t id = id_at(iter, iter->position);
-	uint32_t length, b;
-	int r;
-
-	if (!stkd_plan_delivers(iter->plan, id, &length)) {
-		iter->position++;
-		return iter->plan->nclasses;
-	}
-	b = stkd_plan_bucket(iter->plan, length);
-	r = stkd_bucket_push(&iter->buckets[b], id, length);
-	if (r < 0)
-		return r;
-	iter->position++;
-	return b;
+	return plan->nclasses;
 }
 
 static uint64_t sum_lengths(const struct stkd_plan *plan, const uint64_t *ids, size_t n,
@@ -165,32 +143,24 @@ static bool is_full(const struct bucket_iter *iter, uint32_t b)
 
 static int next_main(struct bucket_iter *iter, struct stkd_step *ret)
 {
-	const struct stkd_plan *plan = iter->plan;
+	int64_t b = read_until_full(iter);
 
-	while (iter->position < plan->lengths.count) {
-		int64_t b = read_one(iter);
-
-		if (b < 0)
-			return (int)b;
-		if (b < plan->nclasses && is_full(iter, (uint32_t)b)) {
-			emit_full(iter, (uint32_t)b, ret);
-			return 0;
-		}
-	}
-	return -EBADMSG;
+	if (b < 0)
+		return (int)b;
+	if (b == iter->plan->nclasses)
+		return -EBADMSG;
+	emit_full(iter, (uint32_t)b, ret);
+	return 0;
 }
 
 /* Reads the samples behind the last full step. What then waits is known from the plan. */
 static int enter_tail(struct bucket_iter *iter)
 {
 	const struct stkd_plan *plan = iter->plan;
+	int64_t full = read_until_full(iter);
 
-	while (iter->position < plan->lengths.count) {
-		int64_t b = read_one(iter);
-
-		if (b < 0)
-			return (int)b;
-	}
+	if (full < 0)
+		return (int)full;
 	for (uint32_t b = 0; b < plan->nclasses; b++)
 		if (stkd_bucket_waiting(&iter->buckets[b]) != plan->outline.waiting[b])
 			return -EBADMSG;
@@ -252,10 +222,14 @@ static int next(struct stkd_iter *head, struct stkd_step *ret)
 {
 	struct bucket_iter *iter = of(head);
 
+	int r = 0;
+
 	if (!iter->step)
-		begin(iter, iter->epoch);
+		r = begin(iter, iter->epoch);
 	else if (!iter->in_tail)
 		stkd_bucket_settle(&iter->buckets[iter->emitted]);
+	if (r < 0)
+		return r;
 	if (iter->step < iter->plan->outline.main_steps)
 		return next_main(iter, ret);
 	return next_tail(iter, ret);
@@ -277,20 +251,21 @@ static int make_room(struct bucket_iter *iter, const uint64_t *waiting, uint64_t
 }
 
 /* Puts a sample in front of those that are there, unless its bucket has all that wait. */
-static bool put_back(struct bucket_iter *iter, uint64_t id, uint64_t *missing)
+static bool put_back(struct bucket_iter *iter, const struct stkd_arrival *arrival,
+		     uint64_t *missing)
 {
 	struct stkd_bucket *bucket;
-	uint32_t length, b;
+	uint32_t b;
 
-	if (!stkd_plan_delivers(iter->plan, id, &length))
+	if (!arrival->delivered)
 		return false;
-	b = stkd_plan_bucket(iter->plan, length);
+	b = stkd_plan_bucket(iter->plan, arrival->length);
 	if (!missing[b])
 		return false;
 	bucket = &iter->buckets[b];
-	bucket->ids[--missing[b]] = id;
-	bucket->tokens += length;
-	bucket->longest = STK_MAX(bucket->longest, length);
+	bucket->ids[--missing[b]] = arrival->id;
+	bucket->tokens += arrival->length;
+	bucket->longest = STK_MAX(bucket->longest, arrival->length);
 	return true;
 }
 
@@ -298,27 +273,23 @@ static bool put_back(struct bucket_iter *iter, uint64_t id, uint64_t *missing)
 static int rebuild(struct bucket_iter *iter, const uint64_t *waiting, uint64_t position,
 		   struct stk_err *err)
 {
-	uint64_t missing[STK_SPEC_EDGES_MAX], total, p = position;
+	uint64_t missing[STK_SPEC_EDGES_MAX], total;
+	struct stkd_arrival arrival;
 	int r = make_room(iter, waiting, &total, err);
 
 	if (r < 0)
 		return r;
 	memcpy(missing, waiting, iter->plan->nclasses * sizeof(missing[0]));
-	while (total && p) {
-		uint64_t n = STK_MIN((uint64_t)AHEAD, p);
-
-		p -= n;
-		look_ahead(iter, p, n);
-		for (uint64_t i = n; total && i > 0; i--)
-			total -= put_back(iter, iter->ahead[i - 1], missing);
-	}
+	stkd_source_seek(iter->source, position);
+	while (total && stkd_source_back(iter->source, &arrival))
+		total -= put_back(iter, &arrival, missing);
+	stkd_source_seek(iter->source, position);
 	if (total)
 		return stk_err_set(err, -EINVAL,
 				   "cursor: %" PRIu64
 				   " waiting samples are not among the first %" PRIu64
 				   " of the epoch",
 				   total, position);
-	iter->position = position;
 	return 0;
 }
 
@@ -391,10 +362,11 @@ static int seek(struct stkd_iter *head, uint64_t epoch, uint64_t step, struct st
 				   " steps",
 				   step, epoch, o->steps);
 	if (epoch != iter->epoch || step < iter->step || !iter->step)
-		begin(iter, epoch);
-	if (step && step >= o->main_steps && iter->step < o->main_steps) {
-		begin(iter, epoch);
-		r = jump_to_tail(iter, err);
+		r = begin(iter, epoch);
+	if (r == 0 && step && step >= o->main_steps && iter->step < o->main_steps) {
+		r = begin(iter, epoch);
+		if (r == 0)
+			r = jump_to_tail(iter, err);
 	}
 	while (r == 0 && iter->step < step) {
 		struct stkd_step skipped;
@@ -422,7 +394,9 @@ static int resume(struct stkd_iter *head, const void *data, size_t size, struct 
 	r = check_counts(iter->plan, &cursor, err);
 	if (r < 0)
 		return r;
-	begin(iter, cursor.epoch);
+	r = begin(iter, cursor.epoch);
+	if (r < 0)
+		return stk_err_set(err, r, "no memory for the order of an epoch");
 	r = rebuild(iter, cursor.waiting, cursor.position, err);
 	if (r < 0)
 		return r;
@@ -438,6 +412,7 @@ static void destroy(struct stkd_iter *head)
 
 	for (uint32_t b = 0; b < iter->plan->nclasses; b++)
 		stkd_bucket_deinit(&iter->buckets[b]);
+	stkd_source_free(iter->source);
 	free(iter);
 }
 
@@ -445,6 +420,7 @@ static int create(const struct stkd_plan *plan, struct stkd_iter **ret, struct s
 {
 	struct bucket_iter *iter =
 		calloc(1, sizeof(*iter) + plan->nclasses * sizeof(iter->buckets[0]));
+	int r;
 
 	if (!iter)
 		return stk_err_set(err, -ENOMEM, "no memory for an iterator");
@@ -453,7 +429,13 @@ static int create(const struct stkd_plan *plan, struct stkd_iter **ret, struct s
 	for (uint32_t b = 0; b < plan->nclasses; b++)
 		iter->buckets[b].most =
 			STK_MIN(stkd_outline_global(&plan->outline, b), plan->outline.arrivals[b]);
-	begin(iter, 0);
+	r = stkd_source_new(plan, &iter->source);
+	if (r == 0)
+		r = begin(iter, 0);
+	if (r < 0) {
+		destroy(&iter->head);
+		return stk_err_set(err, r, "no memory for the order of an epoch");
+	}
 	*ret = &iter->head;
 	return 0;
 }
@@ -472,7 +454,7 @@ static size_t cursor_of(const struct stkd_iter *head, uint8_t out[STK_SHM_CURSOR
 	struct stkd_cursor cursor = {
 		.epoch = iter->epoch,
 		.step = iter->step,
-		.position = iter->position,
+		.position = iter->source->position,
 		.delivered = iter->delivered,
 		.lent = iter->lent,
 	};
