@@ -34,6 +34,7 @@ int stk_batch_info(const struct stk_batch *batch, struct stk_batch_info *ret)
 		.lengths = (const uint32_t *)(batch->data + d->lengths_off),
 		.nids = d->nids,
 		.slot = d->slot,
+		.ready_ns = d->ready_ns,
 	};
 
 	if (ret->size < sizeof(ret->size))

@@ -144,6 +144,7 @@ struct stk_batch_info {
 	const uint64_t *sample_ids; /* [nids]; STK_ROW_EMPTY for a masked row */
 	const uint32_t *lengths;    /* [nids] */
 	uint32_t nids, slot;
+	uint64_t ready_ns; /* CLOCK_MONOTONIC when it was published; 0: an older daemon */
 };
 STK_PUBLIC int stk_batch_info(const struct stk_batch *batch, struct stk_batch_info *ret);
 

@@ -124,7 +124,9 @@ struct stk_shm_desc {
 	uint64_t lengths_off;   /* u32[nids] real lengths; in the slot */
 	uint64_t step_ns;       /* ns from planning to publishing, for the eye only */
 	uint32_t cursor_size;
-	uint32_t reserved[15];
+	uint32_t reserved0;
+	uint64_t ready_ns; /* CLOCK_MONOTONIC when it was published; 0: an older daemon */
+	uint32_t reserved[12];
 	uint8_t cursor[STK_SHM_CURSOR_MAX]; /* from which the plan continues after this batch */
 };
 enum { STK_SHM_DESC_LAST_MICRO = 1 };

@@ -105,7 +105,8 @@ static void fill_descriptor(struct stkd_feed *feed, struct stkd_flight *f)
 	/* Relaxed: the lock ordered the workers' sums before us. */
 	f->desc.real_tokens = atomic_load_explicit(&f->real_tokens, memory_order_relaxed);
 	f->desc.max_length = atomic_load_explicit(&f->max_length, memory_order_relaxed);
-	f->desc.step_ns = stkd_now_ns() - f->planned_ns;
+	f->desc.ready_ns = stkd_now_ns();
+	f->desc.step_ns = f->desc.ready_ns - f->planned_ns;
 	memcpy(at, &f->desc, offsetof(struct stk_shm_desc, cursor) + f->desc.cursor_size);
 	memcpy(at + sizeof(f->desc), f->layout.fields,
 	       feed->shm->nfields * sizeof(struct stk_shm_field));
