@@ -87,7 +87,7 @@ def reasons(text):
     before = ""
     for line in text.split("\n"):
         if re.match(r"\[ +SKIPPED +\] \w+\s*$", line) and before:
-            found.append(before)
+            found.append(before.removeprefix("skipped: "))
         before = "" if line.startswith("[") else line.strip() or before
     return sorted(set(found))
 
