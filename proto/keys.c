@@ -291,6 +291,32 @@ json_t *stk_key_to_json(const struct stk_key *key, const void *object)
 	}
 }
 
+/* As stk_key_to_json() gives it. */
+static json_t *default_to_json(const struct stk_key *key)
+{
+	if (!key->default_text)
+		return json_null();
+	switch (key->type) {
+	case STK_KEY_U32:
+	case STK_KEY_U64:
+		return json_integer((json_int_t)strtoull(key->default_text, NULL, 10));
+	case STK_KEY_BOOL:
+		return json_boolean(!strcmp(key->default_text, "true"));
+	default:
+		return json_string(key->default_text);
+	}
+}
+
+bool stk_key_is_default(const struct stk_key *key, const void *object)
+{
+	json_t *value = stk_key_to_json(key, object), *plain = default_to_json(key);
+	bool same = value && plain && json_equal(value, plain);
+
+	json_decref(value);
+	json_decref(plain);
+	return same;
+}
+
 json_t *stk_keys_to_json(const struct stk_key_table *table, const void *object)
 {
 	json_t *json = json_object();

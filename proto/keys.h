@@ -25,6 +25,8 @@ enum stk_key_type {
 enum {
 	STK_KEY_DIGEST = 1,   /* changes plan or bytes: part of the spec digest */
 	STK_KEY_REQUIRED = 2, /* must be present */
+	/* Came with a later release: in the digest unless at its default, so that saved states live. */
+	STK_KEY_LATER = 4,
 };
 
 struct stk_key {
@@ -79,6 +81,9 @@ void stk_keys_print(const struct stk_key_table *table, const char *format, FILE 
 
 /* The value of one key, as stk_keys_walk() reads it back: null where it is unset. New reference; NULL: no memory. */
 json_t *stk_key_to_json(const struct stk_key *key, const void *object);
+/* Has the key the value that it would have if nobody gave it? For types with a default_text, and
+ * those that are unset without one. */
+bool stk_key_is_default(const struct stk_key *key, const void *object);
 /* All keys in table order. New reference; NULL: no memory. */
 json_t *stk_keys_to_json(const struct stk_key_table *table, const void *object);
 

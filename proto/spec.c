@@ -28,7 +28,8 @@ static char *canonical(const struct stk_spec *spec)
 	for (size_t i = 0; i < stk_spec_table.nkeys; i++) {
 		const struct stk_key *key = &stk_spec_table.keys[i];
 
-		if (!(key->flags & STK_KEY_DIGEST))
+		if (!(key->flags & STK_KEY_DIGEST) ||
+		    (key->flags & STK_KEY_LATER && stk_key_is_default(key, spec)))
 			continue;
 		if (json_object_set_new(json, key->name, stk_key_to_json(key, spec)) < 0)
 			goto out;

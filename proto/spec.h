@@ -15,34 +15,57 @@
 #define STK_SPEC_FIELDS_MAX 60
 
 enum stk_order { STK_ORDER_NONE, STK_ORDER_FULL };
-enum stk_overlong { STK_OVERLONG_TRUNCATE, STK_OVERLONG_DROP, STK_OVERLONG_ERROR };
-enum stk_group { STK_GROUP_FIXED, STK_GROUP_BUCKET };
+enum stk_overlong {
+	STK_OVERLONG_TRUNCATE,
+	STK_OVERLONG_DROP,
+	STK_OVERLONG_ERROR,
+	STK_OVERLONG_SPLIT
+};
+enum stk_group { STK_GROUP_FIXED, STK_GROUP_BUCKET, STK_GROUP_PACK, STK_GROUP_CONCAT };
+enum stk_balance { STK_BALANCE_NONE, STK_BALANCE_TOKENS, STK_BALANCE_COST };
 enum stk_bucket_method { STK_BUCKET_OPTIMAL };
 enum stk_pad_to { STK_PAD_LONGEST, STK_PAD_EDGE };
 enum stk_tail { STK_TAIL_SHORT, STK_TAIL_PAD, STK_TAIL_DROP };
 enum stk_need { STK_NEED_TRY, STK_NEED_REQUIRE }; /* lock, numa */
 enum stk_side { STK_SIDE_RIGHT, STK_SIDE_LEFT };  /* where the padding goes */
 enum stk_make {
-	STK_MAKE_COPY,       /* a stored field (from: name; default its own name) */
-	STK_MAKE_MASK,       /* 1 for a real token, 0 for padding; of the length field or `from` */
-	STK_MAKE_LENGTHS,    /* [rows] real lengths */
-	STK_MAKE_SAMPLE_IDS, /* [rows] sample ids, -1 for a masked row */
+	STK_MAKE_COPY,        /* a stored field (from: name; default its own name) */
+	STK_MAKE_MASK,        /* 1 for a real token, 0 for padding; of the length field or `from` */
+	STK_MAKE_LENGTHS,     /* [rows] real lengths */
+	STK_MAKE_SAMPLE_IDS,  /* [rows] sample ids, -1 for a masked row */
+	STK_MAKE_SEGMENT_IDS, /* 1, 2, ... for the segments of a row, 0 for padding */
+	STK_MAKE_POSITION_IDS,      /* place of each token, see enum stk_positions */
+	STK_MAKE_CU_SEQLENS,        /* [segments + 1] sums of the segments' lengths, from 0 */
+	STK_MAKE_CU_SEQLENS_PADDED, /* [segments + 1] where they begin among the batch's tokens */
+	STK_MAKE_MAX_SEQLEN,        /* [1] length of the longest segment */
+};
+/* Where position ids begin again. */
+enum stk_positions {
+	STK_POSITIONS_RESTART, /* at each segment */
+	STK_POSITIONS_SAMPLE,  /* at each sample: a later piece of it goes on */
+	STK_POSITIONS_ROW,     /* at each row */
 };
 
 struct stk_spec_data {
-	char *path;      /* directory, file or glob; relative ones are made absolute by the parser's caller */
+	char *path; /* directory, file or glob; relative ones are made absolute by the parser's caller */
 	uint64_t weight; /* parts per million; 1000000 is 1.0 */
 };
 
 struct stk_spec_field {
-	char *name;           /* in the batch */
-	char *from;           /* stored field; NULL: same as name (copy) or the length field (mask, lengths) */
+	char *name; /* in the batch */
+	char *from; /* stored field; NULL: same as name (copy) or the length field (mask, lengths) */
 	enum stk_make make;
-	enum stk_dtype dtype; /* STK_DTYPE_NONE: as stored (copy); BOOL (mask); I32 (lengths); I64 (sample_ids) */
+	enum stk_dtype
+		dtype; /* STK_DTYPE_NONE: as stored (copy); BOOL (mask); I32 (lengths); I64 (sample_ids) */
 	bool pad_set;
-	int64_t pad;  /* pad value; fields of floats: see pad_float */
+	int64_t pad; /* pad value; fields of floats: see pad_float */
 	double pad_float;
 	enum stk_side side;
+	enum stk_positions positions; /* position_ids */
+	uint32_t start;               /* position_ids: the first one */
+	bool separator_set;
+	int64_t separator; /* copy: value behind each sample under separator: true; unset: pad */
+	bool shift;        /* copy: each token is the next one of its sample, pad behind the last */
 };
 
 struct stk_spec {
@@ -50,9 +73,9 @@ struct stk_spec {
 	struct stk_spec_data *data;
 	size_t ndata;
 	uint64_t seed;
-	uint64_t epochs; /* 0: as many as asked for */
-	int order;       /* enum stk_order */
-	char *length;    /* length field; NULL: the only ragged field, else "input_ids" */
+	uint64_t epochs;     /* 0: as many as asked for */
+	int order;           /* enum stk_order */
+	char *length;        /* length field; NULL: the only ragged field, else "input_ids" */
 	uint32_t max_length; /* 0: the longest sample */
 	int overlong;        /* enum stk_overlong */
 	int group;           /* enum stk_group */
@@ -60,14 +83,21 @@ struct stk_spec {
 	int bucket_method;
 	uint32_t edges[STK_SPEC_EDGES_MAX]; /* ascending */
 	size_t nedges;
-	uint32_t rows;   /* per rank and micro-batch; 0 when tokens is given */
-	uint64_t tokens; /* padded tokens per rank and micro-batch; 0 when rows is given */
+	uint32_t rows;       /* per rank and micro-batch; 0 when tokens is given */
+	uint64_t tokens;     /* padded tokens per rank and micro-batch; 0 when rows is given */
 	uint32_t accumulate; /* micro-batches per step and rank */
 	uint32_t multiple_of;
-	int pad_to; /* enum stk_pad_to */
-	int tail;   /* enum stk_tail */
-	uint32_t prefetch; /* slots per feed */
-	int lock, numa;    /* enum stk_need; -1: by kind of daemon (system require, private try) */
+	int pad_to;            /* enum stk_pad_to */
+	int tail;              /* enum stk_tail */
+	uint32_t prefetch;     /* slots per feed */
+	uint32_t window;       /* pack: samples that are packed together, 0: a whole epoch */
+	uint32_t segments_max; /* pack: segments of a row, 0: no limit */
+	uint32_t align;        /* pack: segments begin at multiples of it */
+	int balance;           /* pack, concat: enum stk_balance */
+	bool flat;             /* pack: one row of `tokens` tokens for each batch */
+	uint32_t overlap;      /* concat: tokens that a row shares with the next one, 0 or 1 */
+	bool separator;        /* concat: one place behind each sample */
+	int lock, numa; /* enum stk_need; -1: by kind of daemon (system require, private try) */
 	struct stk_spec_field *fields; /* NULL: every field as stored, and attention_mask */
 	size_t nfields;
 };

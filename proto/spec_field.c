@@ -12,8 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const make_names[] = {"copy", "mask", "lengths", "sample_ids", NULL};
+static const char *const make_names[] = {
+	"copy",         "mask",       "lengths",           "sample_ids", "segment_ids",
+	"position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen", NULL};
 static const char *const side_names[] = {"right", "left", NULL};
+static const char *const positions_names[] = {"restart", "sample", "row", NULL};
 
 #define DTYPES                                                                                     \
 	"bool, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, f8_e4m3, f8_e5m2, c64"
@@ -114,6 +117,22 @@ static json_t *pad_to_json(const void *object)
 	return json_real(d);
 }
 
+static int parse_separator(void *object, const struct stk_tree *node, struct stk_err *err)
+{
+	struct stk_spec_field *field = object;
+
+	field->separator_set = node->type != STK_TREE_NULL;
+	field->separator = 0;
+	return field->separator_set ? stk_tree_i64(node, &field->separator, err) : 0;
+}
+
+static json_t *separator_to_json(const void *object)
+{
+	const struct stk_spec_field *field = object;
+
+	return field->separator_set ? json_integer(field->separator) : json_null();
+}
+
 #define FIELD(member) offsetof(struct stk_spec_field, member)
 
 static const struct stk_key field_keys[] = {
@@ -126,19 +145,39 @@ static const struct stk_key field_keys[] = {
 	 NULL, NULL},
 	{"make", STK_KEY_ENUM, FIELD(make), "copy", 0, 0, make_names, NULL, STK_KEY_DIGEST,
 	 "what it holds: a stored field, 1 for real tokens and 0 for padding, the real lengths, "
-	 "the sample ids",
+	 "the sample ids; of packed rows: 1, 2, ... for their segments and 0 for padding, "
+	 "positions, sums of lengths (padding left out, or counted with the segment before it), "
+	 "the longest segment",
 	 NULL, NULL},
 	{"dtype", STK_KEY_CUSTOM, FIELD(dtype), NULL, 0, 0, NULL, NULL, STK_KEY_DIGEST,
 	 "element type, one of " DTYPES
-	 "; left out: as stored (copy), bool (mask), i32 (lengths), i64 (sample_ids)",
+	 "; left out: as stored (copy), bool (mask), i64 (sample_ids), else i32",
 	 parse_dtype, dtype_to_json},
 	{"pad", STK_KEY_CUSTOM, FIELD(pad), NULL, 0, 0, NULL, NULL, STK_KEY_DIGEST,
 	 "value of padding (copy only), a number that fits dtype; left out: 0", parse_pad,
 	 pad_to_json},
 	{"side", STK_KEY_ENUM, FIELD(side), "right", 0, 0, side_names, NULL, STK_KEY_DIGEST,
 	 "side of a row on which the padding is", NULL, NULL},
+	{"positions", STK_KEY_ENUM, FIELD(positions), "restart", 0, 0, positions_names, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "where position_ids begin again: at each segment, at each sample (the second piece of a "
+	 "split one goes on), or at each row; padding goes on in each case",
+	 NULL, NULL},
+	{"start", STK_KEY_U32, FIELD(start), "0", 0, 65535, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER, "first number of position_ids", NULL, NULL},
+	{"separator", STK_KEY_CUSTOM, FIELD(separator), NULL, 0, 0, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "value behind each sample (copy, in streams with separator: true), a whole number that "
+	 "fits dtype; left out: pad",
+	 parse_separator, separator_to_json},
+	{"shift", STK_KEY_BOOL, FIELD(shift), "false", 0, 0, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "labels of packed rows (copy): each place holds the next token of its sample, and the "
+	 "last place pad, so that none crosses into another sample",
+	 NULL, NULL},
 };
-static_assert(sizeof(enum stk_make) == sizeof(int) && sizeof(enum stk_side) == sizeof(int),
+static_assert(sizeof(enum stk_make) == sizeof(int) && sizeof(enum stk_side) == sizeof(int) &&
+		      sizeof(enum stk_positions) == sizeof(int),
 	      "STK_KEY_ENUM stores an int");
 
 static const struct stk_key_hint field_hints[] = {
@@ -189,11 +228,21 @@ static int check_made_dtype(const struct stk_spec_field *field, const struct stk
 				  1u << STK_DTYPE_I64,
 		[STK_MAKE_LENGTHS] = 1u << STK_DTYPE_I32 | 1u << STK_DTYPE_I64,
 		[STK_MAKE_SAMPLE_IDS] = 1u << STK_DTYPE_I64,
+		[STK_MAKE_SEGMENT_IDS] = 1u << STK_DTYPE_I32 | 1u << STK_DTYPE_I64,
+		[STK_MAKE_POSITION_IDS] = 1u << STK_DTYPE_I32 | 1u << STK_DTYPE_I64,
+		[STK_MAKE_CU_SEQLENS] = 1u << STK_DTYPE_I32,
+		[STK_MAKE_CU_SEQLENS_PADDED] = 1u << STK_DTYPE_I32,
+		[STK_MAKE_MAX_SEQLEN] = 1u << STK_DTYPE_I32,
 	};
 	static const char *const allowed[] = {
 		[STK_MAKE_MASK] = "bool, u8, i32 or i64",
 		[STK_MAKE_LENGTHS] = "i32 or i64",
 		[STK_MAKE_SAMPLE_IDS] = "i64",
+		[STK_MAKE_SEGMENT_IDS] = "i32 or i64",
+		[STK_MAKE_POSITION_IDS] = "i32 or i64",
+		[STK_MAKE_CU_SEQLENS] = "i32",
+		[STK_MAKE_CU_SEQLENS_PADDED] = "i32",
+		[STK_MAKE_MAX_SEQLEN] = "i32",
 	};
 
 	if (field->make == STK_MAKE_COPY || field->dtype == STK_DTYPE_NONE ||
@@ -263,6 +312,32 @@ static int check_pad(const struct stk_spec_field *field, const struct stk_tree *
 	}
 }
 
+/* Keys of one kind of field, given to another: place, key and kind. */
+static int check_kind(const struct stk_spec_field *field, const struct stk_tree *node,
+		      struct stk_err *err)
+{
+	bool copy = field->make == STK_MAKE_COPY, positions = field->make == STK_MAKE_POSITION_IDS;
+	const struct {
+		const char *key, *kind;
+		bool wrong;
+	} rules[] = {
+		{"separator", "copy", field->separator_set && !copy},
+		{"shift", "copy", field->shift && !copy},
+		{"positions", "position_ids",
+		 field->positions != STK_POSITIONS_RESTART && !positions},
+		{"start", "position_ids", field->start && !positions},
+		{"from", "copy, mask and lengths", field->from && field->make > STK_MAKE_LENGTHS},
+	};
+
+	for (size_t i = 0; i < STK_ARRAY_SIZE(rules); i++)
+		if (rules[i].wrong)
+			return stk_err_set(err, -EINVAL,
+					   "%s: field \"%s\" with make: %s has %s, which is for %s",
+					   place_of(node, rules[i].key), field->name,
+					   make_names[field->make], rules[i].key, rules[i].kind);
+	return 0;
+}
+
 static int check_field(const struct stk_spec *spec, const struct stk_spec_field *field,
 		       const struct stk_tree *node, struct stk_err *err)
 {
@@ -279,6 +354,8 @@ static int check_field(const struct stk_spec *spec, const struct stk_spec_field 
 			"%s: field \"%s\" has from: \"%s\", which make: sample_ids does not use",
 			place_of(node, "from"), field->name, field->from);
 	r = check_made_dtype(field, node, err);
+	if (r == 0)
+		r = check_kind(field, node, err);
 	return r < 0 ? r : check_pad(field, node, err);
 }
 
@@ -320,6 +397,18 @@ int stk__spec_fields_parse(void *object, const struct stk_tree *node, struct stk
 	return 0;
 }
 
+/* Without the keys of later releases that nobody gave: this text is part of the spec's digest. */
+static json_t *field_to_json(const struct stk_spec_field *field)
+{
+	json_t *json = stk_keys_to_json(&stk_spec_field_table, field);
+
+	for (size_t i = 0; i < STK_ARRAY_SIZE(field_keys); i++)
+		if (field_keys[i].flags & STK_KEY_LATER &&
+		    stk_key_is_default(&field_keys[i], field))
+			json_object_del(json, field_keys[i].name);
+	return json;
+}
+
 json_t *stk__spec_fields_to_json(const void *object)
 {
 	const struct stk_spec *spec = object;
@@ -329,7 +418,7 @@ json_t *stk__spec_fields_to_json(const void *object)
 		return json_null();
 	list = json_array();
 	for (size_t i = 0; i < spec->nfields; i++) {
-		json_t *field = stk_keys_to_json(&stk_spec_field_table, &spec->fields[i]);
+		json_t *field = field_to_json(&spec->fields[i]);
 
 		if (json_array_append_new(list, field) < 0) {
 			json_decref(list);

@@ -18,9 +18,10 @@
 #define ROWS_DEFAULT 32
 
 static const char *const order_names[] = {"none", "full", NULL};
-static const char *const overlong_names[] = {"truncate", "drop", "error", NULL};
-static const char *const group_names[] = {"fixed", "bucket", NULL};
+static const char *const overlong_names[] = {"truncate", "drop", "error", "split", NULL};
+static const char *const group_names[] = {"fixed", "bucket", "pack", "concat", NULL};
 static const char *const method_names[] = {"optimal", NULL};
+static const char *const balance_names[] = {"none", "tokens", "cost", NULL};
 static const char *const pad_to_names[] = {"longest", "edge", NULL};
 static const char *const tail_names[] = {"short", "pad", "drop", NULL};
 static const char *const need_names[] = {"try", "require", NULL};
@@ -209,9 +210,9 @@ static const struct stk_key keys[] = {
 	NUMBER(max_length, STK_KEY_U32, "0", 0, EDGE_MAX, "tokens", STK_KEY_DIGEST,
 	       "longest sample that is delivered whole, 0: the longest there is"),
 	CHOICE(overlong, "truncate", overlong_names, STK_KEY_DIGEST,
-	       "what happens to a longer sample; cut and dropped ones are counted"),
+	       "what happens to a longer sample: cut and dropped ones are counted, split ones (pack) are delivered in pieces; concat does not ask, its samples run on from row to row"),
 	CHOICE(group, "bucket", group_names, STK_KEY_DIGEST,
-	       "batches of samples as they come, or of similar length"),
+	       "batches of samples as they come (fixed) or of similar length (bucket), rows of max_length filled with whole samples (pack), or cut from one stream of all tokens (concat)"),
 	NUMBER(buckets, STK_KEY_U32, "8", 1, STK_SPEC_EDGES_MAX, "buckets", STK_KEY_DIGEST,
 	       "number of edges to choose from the lengths, unless edges are given"),
 	CHOICE(bucket_method, "optimal", method_names, STK_KEY_DIGEST,
@@ -231,6 +232,20 @@ static const struct stk_key keys[] = {
 	       "padded length: of the longest row of the step, or the edge of its bucket"),
 	CHOICE(tail, "short", tail_names, STK_KEY_DIGEST,
 	       "last step of an epoch: fewer rows, masked rows, or dropped and counted"),
+	NUMBER(window, STK_KEY_U32, "4096", 0, UINT64_C(1) << 30, "samples", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "pack: so many samples, as they come, are packed together, 0: a whole epoch"),
+	NUMBER(segments_max, STK_KEY_U32, "0", 0, EDGE_MAX, "segments", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "pack: most samples of a row, 0: no limit"),
+	NUMBER(align, STK_KEY_U32, "1", 1, 65536, "tokens", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "pack: samples begin in their row at multiples of this"),
+	CHOICE(balance, "none", balance_names, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "pack and concat: what is made even over the ranks of a step, tokens or the cost of attention (the sum of squared lengths)"),
+	NUMBER(flat, STK_KEY_BOOL, "false", 0, 0, NULL, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "pack: a batch is one row of up to `tokens` tokens, for kernels that take cu_seqlens"),
+	NUMBER(overlap, STK_KEY_U32, "0", 0, 1, "tokens", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "concat: rows have so many tokens more, which the next row begins with; 1 for labels that are the tokens moved by one"),
+	NUMBER(separator, STK_KEY_BOOL, "false", 0, 0, NULL, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "concat: one place behind each sample, with the separator of each field"),
 	NUMBER(prefetch, STK_KEY_U32, "8", 2, 1024, "batches", 0,
 	       "batches made ahead for each rank"),
 	CHOICE(lock, NULL, need_names, 0,
@@ -327,6 +342,46 @@ static int settle(struct stk_spec *spec, const struct stk_tree *map, struct stk_
 	return 0;
 }
 
+/* Keys of one way of grouping, given to another; and what packing needs to be told. */
+static int check_grouping(const struct stk_spec *spec, const struct stk_tree *map,
+			  struct stk_err *err)
+{
+	bool pack = spec->group == STK_GROUP_PACK, concat = spec->group == STK_GROUP_CONCAT;
+	uint64_t row = spec->flat ? spec->tokens : spec->max_length;
+	const struct {
+		const char *key, *rule;
+		bool broken;
+	} rules[] = {
+		{"overlong", "split is for group: pack",
+		 spec->overlong == STK_OVERLONG_SPLIT && !pack},
+		{"segments_max", "is for group: pack", spec->segments_max && !pack},
+		{"align", "is for group: pack", spec->align > 1 && !pack},
+		{"flat", "is for group: pack", spec->flat && !pack},
+		{"balance", "is for group: pack or concat",
+		 spec->balance != STK_BALANCE_NONE && !pack && !concat},
+		{"overlap", "is for group: concat", spec->overlap && !concat},
+		{"separator", "is for group: concat", spec->separator && !concat},
+		{"max_length", "is needed with group: concat, as the length of its rows",
+		 concat && !spec->max_length},
+		{"flat", "needs tokens, the budget of a batch, not rows",
+		 spec->flat && !spec->tokens},
+		{"max_length", "must not be above tokens with flat: true",
+		 spec->flat && spec->tokens && spec->max_length > spec->tokens},
+		{"align", "must divide the length of a row (max_length, or tokens with flat: true)",
+		 pack && row % spec->align != 0},
+	};
+
+	for (size_t i = 0; i < STK_ARRAY_SIZE(rules); i++) {
+		const struct stk_tree *node = given(map, rules[i].key);
+
+		if (rules[i].broken)
+			return stk_err_set(err, -EINVAL, "%s: %s %s",
+					   node ? node->place : map->place, rules[i].key,
+					   rules[i].rule);
+	}
+	return 0;
+}
+
 static int check_edges_end(const struct stk_spec *spec, const struct stk_tree *map,
 			   struct stk_err *err)
 {
@@ -387,6 +442,8 @@ int stk_spec_parse(const struct stk_spec *base, const struct stk_tree *map, stru
 	if (r < 0)
 		return r;
 	r = check_edges_end(spec, map, err);
+	if (r == 0)
+		r = check_grouping(spec, map, err);
 	if (r < 0)
 		return r;
 	*ret = STK_STEAL(spec);

@@ -283,7 +283,7 @@ static void bad_values_are_refused_with_what_is_allowed(void **state)
 	refuse("seed: 18446744073709551616", "not \"18446744073709551616\"");
 	refuse("order: shuffled", "order must be none or full, not \"shuffled\"");
 	refuse("order: true", "not \"true\"");
-	refuse("overlong: split", "truncate, drop or error");
+	refuse("overlong: cut", "truncate, drop, error or split");
 	refuse("tail: wrap", "short, pad or drop");
 	refuse("lock: always", "try or require");
 	refuse("name: \"\"", "name must be a text of 1 to 127 bytes");
@@ -292,6 +292,55 @@ static void bad_values_are_refused_with_what_is_allowed(void **state)
 	refuse("name: \"a\\0b\"", "NUL");
 	refuse("- rows", "expected a map of stream keys");
 	refuse("a: \t{", "s.yaml:2: ");
+}
+
+static void keys_of_one_group_are_refused_with_another(void **state)
+{
+	(void)state;
+	refuse("overlong: split", "overlong split is for group: pack");
+	refuse("{group: concat, max_length: 8, overlong: split}", "split is for group: pack");
+	refuse("segments_max: 3", "segments_max is for group: pack");
+	refuse("align: 8", "align is for group: pack");
+	refuse("flat: true", "flat is for group: pack");
+	refuse("balance: cost", "balance is for group: pack or concat");
+	refuse("{group: pack, overlap: 1}", "overlap is for group: concat");
+	refuse("{group: pack, separator: true}", "separator is for group: concat");
+	refuse("{group: concat, max_length: 8, overlap: 2}", "overlap must be");
+	refuse("group: concat", "max_length is needed with group: concat");
+	refuse("{group: pack, flat: true, rows: 2}", "flat needs tokens");
+	refuse("{group: pack, flat: true, tokens: 8, max_length: 9}", "must not be above tokens");
+	refuse("{group: pack, max_length: 12, align: 8}", "align must divide");
+	refuse("{group: pack, flat: true, tokens: 12, align: 8}", "align must divide");
+	stk_spec_free(good("{group: pack, max_length: 16, align: 8, segments_max: 3, "
+			   "overlong: split, balance: cost, window: 0}"));
+	stk_spec_free(good("{group: pack, flat: true, tokens: 64, max_length: 12, align: 8}"));
+	stk_spec_free(good("{group: concat, max_length: 8, overlap: 1, separator: true}"));
+}
+
+static void later_keys_are_in_the_digest_once_they_are_given(void **state)
+{
+	static const char *const pairs[][2] = {
+		{"", "window: 4096"},
+		{"", "{align: 1, overlap: 0, flat: false, balance: none}"},
+		{"fields: [{name: x}]", "fields: [{name: x, shift: false, start: 0}]"},
+		{"group: pack", "{group: pack, window: 0}"},
+		{"group: pack", "{group: pack, balance: cost}"},
+		{"fields: [{name: x}]", "fields: [{name: x, shift: true}]"},
+		{"fields: [{name: x}]", "fields: [{name: x, separator: 0}]"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < STK_ARRAY_SIZE(pairs); i++) {
+		struct stk_spec *a = good(pairs[i][0]), *b = good(pairs[i][1]);
+		struct stk_hash ha, hb;
+
+		assert_int_equal(stk_spec_digest(a, &ha), 0);
+		assert_int_equal(stk_spec_digest(b, &hb), 0);
+		if (!memcmp(&ha, &hb, sizeof(ha)) != (i < 3))
+			fail_msg("%s changes the digest wrongly", pairs[i][1]);
+		stk_spec_free(a);
+		stk_spec_free(b);
+	}
 }
 
 static void bad_edges_are_refused(void **state)
@@ -347,7 +396,14 @@ static void bad_fields_are_refused(void **state)
 	refuse("fields: [x]", "each item must be a map such as");
 	refuse("fields: [{dtype: i32}]", "missing field key \"name\"");
 	refuse("fields: [{name: x}, {name: y}, {name: x}]", "field \"x\" is already defined");
-	refuse("fields: [{name: x, make: labels}]", "copy, mask, lengths or sample_ids");
+	refuse("fields: [{name: x, make: mask, shift: true}]", "shift, which is for copy");
+	refuse("fields: [{name: x, make: mask, separator: 2}]", "separator, which is for copy");
+	refuse("fields: [{name: x, start: 2}]", "start, which is for position_ids");
+	refuse("fields: [{name: x, make: mask, positions: row}]", "is for position_ids");
+	refuse("fields: [{name: x, make: cu_seqlens, from: y}]", "from, which is for copy");
+	refuse("fields: [{name: x, make: cu_seqlens, dtype: i64}]", "allowed: i32");
+	refuse("fields: [{name: x, make: segment_ids, pad: -1}]", "pad, which is for make: copy");
+	refuse("fields: [{name: x, make: labels}]", "copy, mask, lengths, sample_ids, segment_ids");
 	refuse("fields: [{name: x, dtype: f4}]", "dtype must be one of");
 	refuse("fields: [{name: x, dtype: int32}]", "dtype must be one of");
 	refuse("fields: [{name: x, pad_value: 1}]", "unknown field key \"pad_value\"; use pad");
@@ -535,6 +591,8 @@ int main(void)
 		cmocka_unit_test(a_map_over_a_base_replaces_only_what_it_names),
 		cmocka_unit_test(words_and_json_name_their_places),
 		cmocka_unit_test(bad_values_are_refused_with_what_is_allowed),
+		cmocka_unit_test(keys_of_one_group_are_refused_with_another),
+		cmocka_unit_test(later_keys_are_in_the_digest_once_they_are_given),
 		cmocka_unit_test(bad_edges_are_refused),
 		cmocka_unit_test(bad_data_is_refused),
 		cmocka_unit_test(bad_fields_are_refused),
