@@ -75,7 +75,7 @@ static int play_stokerd(int argc, char **argv)
 	fake_start(&daemon);
 	dprintf(atoi(argv[5]), "ok\n");
 	close(atoi(argv[5]));
-	while (atomic_load(&daemon.attaches) == 0)
+	for (int i = 0; i < 1500 && atomic_load(&daemon.attaches) == 0; i++)
 		usleep(2000);
 	while (atomic_load(&daemon.conn) >= 0)
 		usleep(2000);
@@ -164,6 +164,37 @@ static void the_daemon_inherits_nothing_of_ours(void **state)
 	closedir(dir);
 	assert_int_equal(kill(info.daemon_pid, SIGTERM), 0); /* not ignored there */
 	assert_int_equal(stk_client_next(client, 5000, &batch), -EPIPE);
+	stk_client_close(client);
+}
+
+static void a_daemon_that_died_is_started_again_once(void **state)
+{
+	struct stk_client_info info = {.size = sizeof(info)};
+	struct stk_client_opts opts = {.size = sizeof(opts),
+				       .path = "/data",
+				       .job = "again",
+				       .attach_timeout_ms = 5000,
+				       .reconnect_ms = 5000};
+	struct stk_client *client;
+	struct stk_batch *batch;
+	char error[1024] = "";
+	int first;
+
+	(void)state;
+	if (stk_client_open(&opts, &client, error, sizeof(error)) < 0)
+		fail_msg("%s", error);
+	stk_client_info(client, &info);
+	first = info.daemon_pid;
+	assert_int_equal(kill(first, SIGKILL), 0);
+	while (stk_client_next(client, 300, &batch) == STK_TIMEOUT) {
+		stk_client_info(client, &info);
+		if (info.daemon_pid != first)
+			break;
+	}
+	assert_int_not_equal(info.daemon_pid, first);
+	assert_int_equal(kill(info.daemon_pid, SIGKILL), 0); /* before it gave a batch */
+	assert_int_equal(stk_client_next(client, 5000, &batch), -EPIPE);
+	assert_non_null(strstr(stk_client_error(client), "died twice"));
 	stk_client_close(client);
 }
 
@@ -300,6 +331,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		TEST(a_path_starts_a_private_daemon_that_is_nobodys_child),
 		TEST(the_daemon_inherits_nothing_of_ours),
+		TEST(a_daemon_that_died_is_started_again_once),
 		TEST(processes_that_come_at_once_start_one_daemon),
 		TEST(a_daemon_that_cannot_start_says_why),
 		TEST(a_program_that_does_not_run_is_named),
