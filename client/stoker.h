@@ -110,7 +110,8 @@ STK_PUBLIC struct stk_client *stk_client_close(struct stk_client *client);
  * @timeout_ms: -1 waits for ever, 0 only looks
  * @ret_batch:  borrowed until stk_batch_release(); set only when 0 is returned
  *
- * Copies nothing, and makes no system call when a batch is already waiting.
+ * Copies nothing, and makes no system call when a batch is already waiting. With reconnect_ms a lost
+ * connection is restored in here, which may take longer than @timeout_ms.
  *
  * Return: 0, or STK_TIMEOUT, STK_EPOCH_END, STK_STREAM_END; else a negative errno (-EPIPE: stokerd
  * is gone; -ECHILD: this is a forked child, open your own client; the daemon's code for an error of
@@ -216,7 +217,7 @@ STK_PUBLIC int stk_client_info(const struct stk_client *client, struct stk_clien
 /**
  * stk_client_fd() - a descriptor that polls readable when next() will not wait
  *
- * Owned by the client. Call next(client, 0, ...) until it returns STK_TIMEOUT, then poll again.
+ * Owned by the client, the same for its life; also readable when the daemon is gone. Call next(client, 0, ...) until it returns STK_TIMEOUT, then poll again.
  *
  * Return: descriptor or negative errno.
  */
