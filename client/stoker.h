@@ -217,7 +217,8 @@ STK_PUBLIC int stk_client_info(const struct stk_client *client, struct stk_clien
 /**
  * stk_client_fd() - a descriptor that polls readable when next() will not wait
  *
- * Owned by the client, the same for its life; also readable when the daemon is gone. Call next(client, 0, ...) until it returns STK_TIMEOUT, then poll again.
+ * Owned by the client, the same for its life; also readable when the daemon is gone. Call
+ * next(client, 0, ...) until it returns STK_TIMEOUT, then poll again.
  *
  * Return: descriptor or negative errno.
  */
