@@ -18,8 +18,7 @@
 #include "proto/err.h"
 #include "tools/stoker/batchline.h"
 #include "tools/stoker/commands.h"
-
-#define SPEC_SIZE_MAX (1u << 20)
+#include "tools/stoker/source.h"
 
 static const char usage_text[] =
 	"usage: stoker cat STREAM|PATH|SPEC.yaml [KEY=VALUE ...] [OPTIONS]\n"
@@ -44,8 +43,7 @@ struct cat {
 	int timeout_ms;
 	bool data;
 	bool terminal; /* standard error is one */
-	char *spec;    /* text of a spec file */
-	const char **keys;
+	struct source source;
 	uint8_t state[STK_STATE_MAX];
 };
 
@@ -142,82 +140,6 @@ static int parse_option(struct cat *c, int option)
 	}
 }
 
-static bool ends_with(const char *word, const char *end)
-{
-	size_t n = strlen(word), m = strlen(end);
-
-	return n > m && !strcmp(word + n - m, end);
-}
-
-/* A whole small file, terminated. */
-static int read_file(const char *path, size_t max, char **ret_text, size_t *ret_size)
-{
-	_cleanup_(stk_freep) char *text = malloc(max + 1);
-	_cleanup_(stk_closep) int fd = -1;
-	size_t size = 0;
-	ssize_t n;
-
-	if (!text)
-		return -ENOMEM;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	while ((n = read(fd, text + size, max + 1 - size)) > 0) {
-		size += (size_t)n;
-		if (size > max)
-			return -EFBIG;
-	}
-	if (n < 0)
-		return -errno;
-	text[size] = '\0';
-	*ret_text = STK_STEAL(text);
-	*ret_size = size;
-	return 0;
-}
-
-/* What the first word names: a spec file, shards or a stream. */
-static int take_source(struct cat *c, const char *word)
-{
-	size_t size;
-	int r;
-
-	if (ends_with(word, ".yaml") || ends_with(word, ".yml") || ends_with(word, ".json")) {
-		r = read_file(word, SPEC_SIZE_MAX, &c->spec, &size);
-		if (r == 0 && memchr(c->spec, 0, size))
-			r = -EBADMSG;
-		if (r < 0) {
-			fprintf(stderr, "stoker cat: spec %s: %s\n", word, strerror(-r));
-			return r;
-		}
-		c->opts.spec = c->spec;
-	} else if (strpbrk(word, "/*?[") || access(word, F_OK) == 0) {
-		c->opts.path = word;
-	} else {
-		c->opts.stream = word;
-	}
-	return 0;
-}
-
-static int take_words(struct cat *c, char **words, int n)
-{
-	if (n < 1) {
-		fputs(usage_text, stderr);
-		return -EINVAL;
-	}
-	c->keys = calloc((size_t)n, sizeof(*c->keys));
-	if (!c->keys)
-		return -ENOMEM;
-	for (int i = 1; i < n; i++) {
-		if (!strchr(words[i], '=')) {
-			fprintf(stderr, "stoker cat: \"%s\" is not KEY=VALUE\n", words[i]);
-			return -EINVAL;
-		}
-		c->keys[i - 1] = words[i];
-	}
-	c->opts.keys = c->keys;
-	return take_source(c, words[0]);
-}
-
 static int load_state(struct cat *c)
 {
 	_cleanup_(stk_freep) char *text = NULL;
@@ -226,7 +148,7 @@ static int load_state(struct cat *c)
 
 	if (!c->state_path)
 		return 0;
-	r = read_file(c->state_path, sizeof(c->state), &text, &size);
+	r = source_read_file(c->state_path, sizeof(c->state), &text, &size);
 	if (r == -ENOENT)
 		return 0;
 	if (r == 0 && !size)
@@ -384,9 +306,11 @@ int stoker_cat(int argc, char **argv)
 	}
 	if (!c.epochs && !c.steps)
 		c.epochs = 1;
-	if (take_words(&c, argv + optind, argc - optind) == 0)
+	if (optind == argc)
+		fputs(usage_text, stderr);
+	else if (source_take("stoker cat", argv + optind, (size_t)(argc - optind), &c.source,
+			     &c.opts) == 0)
 		status = run(&c);
-	free(c.keys);
-	free(c.spec);
+	source_deinit(&c.source);
 	return status;
 }
