@@ -19,6 +19,39 @@ json_t *stk_spec_to_json(const struct stk_spec *spec)
 	return stk_keys_to_json(&stk_spec_table, spec);
 }
 
+/* Of several datasets the shares count, never the paths. */
+static json_t *weights_json(const struct stk_spec *spec)
+{
+	json_t *list;
+
+	if (spec->ndata < 2)
+		return json_null();
+	list = json_array();
+	for (size_t i = 0; i < spec->ndata; i++) {
+		json_t *weight = json_integer((json_int_t)spec->data[i].weight);
+
+		if (json_array_append_new(list, weight) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+/* What of a key changes plan or bytes: null for nothing. */
+static json_t *digest_json(const struct stk_key *key, const struct stk_spec *spec)
+{
+	if (key->offset == offsetof(struct stk_spec, data))
+		return weights_json(spec);
+	if (!(key->flags & STK_KEY_DIGEST) ||
+	    (key->flags & STK_KEY_LATER && stk_key_is_default(key, spec)))
+		return json_null();
+	/* A global batch is cut into micro-batches as the world asks for; its steps stay. */
+	if (key->offset == offsetof(struct stk_spec, accumulate) && stk_spec_is_global(spec))
+		return json_null();
+	return stk_key_to_json(key, spec);
+}
+
 /* The digest keys as canonical text for free(); NULL: no memory. */
 static char *canonical(const struct stk_spec *spec)
 {
@@ -27,11 +60,12 @@ static char *canonical(const struct stk_spec *spec)
 
 	for (size_t i = 0; i < stk_spec_table.nkeys; i++) {
 		const struct stk_key *key = &stk_spec_table.keys[i];
+		json_t *value = digest_json(key, spec);
 
-		if (!(key->flags & STK_KEY_DIGEST) ||
-		    (key->flags & STK_KEY_LATER && stk_key_is_default(key, spec)))
+		if (json_is_null(value) &&
+		    (!(key->flags & STK_KEY_DIGEST) || key->flags & STK_KEY_LATER))
 			continue;
-		if (json_object_set_new(json, key->name, stk_key_to_json(key, spec)) < 0)
+		if (json_object_set_new(json, key->name, value) < 0)
 			goto out;
 	}
 	text = json_dumps(json, CANONICAL);
@@ -55,7 +89,7 @@ int stk_spec_digest(const struct stk_spec *spec, struct stk_hash *ret)
 
 static char *key_text(const struct stk_key *key, const struct stk_spec *spec)
 {
-	json_t *json = stk_key_to_json(key, spec);
+	json_t *json = digest_json(key, spec);
 	char *text = json ? json_dumps(json, CANONICAL) : NULL;
 
 	json_decref(json);
@@ -70,8 +104,6 @@ const char *stk_spec_difference(const struct stk_spec *a, const struct stk_spec 
 		_cleanup_(stk_freep) char *text_a = NULL;
 		_cleanup_(stk_freep) char *text_b = NULL;
 
-		if (!(key->flags & STK_KEY_DIGEST))
-			continue;
 		text_a = key_text(key, a);
 		text_b = key_text(key, b);
 		/* Without memory for the values the key is still reported: never "no difference". */

@@ -12,9 +12,12 @@
 #include "proto/state.h"
 
 #define STK_SPEC_EDGES_MAX  256
+#define STK_SPEC_DATA_MAX   256 /* datasets of one stream */
 #define STK_SPEC_FIELDS_MAX 60
 
-enum stk_order { STK_ORDER_NONE, STK_ORDER_FULL };
+enum stk_order { STK_ORDER_NONE, STK_ORDER_FULL, STK_ORDER_BLOCK };
+enum stk_block_unit { STK_BLOCK_SAMPLES, STK_BLOCK_TOKENS };
+enum stk_stop { STK_STOP_FIRST, STK_STOP_ALL, STK_STOP_NEVER };
 enum stk_overlong {
 	STK_OVERLONG_TRUNCATE,
 	STK_OVERLONG_DROP,
@@ -23,7 +26,12 @@ enum stk_overlong {
 };
 enum stk_group { STK_GROUP_FIXED, STK_GROUP_BUCKET, STK_GROUP_PACK, STK_GROUP_CONCAT };
 enum stk_balance { STK_BALANCE_NONE, STK_BALANCE_TOKENS, STK_BALANCE_COST };
-enum stk_bucket_method { STK_BUCKET_OPTIMAL };
+enum stk_bucket_method {
+	STK_BUCKET_OPTIMAL,
+	STK_BUCKET_KMEANS,
+	STK_BUCKET_QUANTILE,
+	STK_BUCKET_UNIFORM,
+};
 enum stk_pad_to { STK_PAD_LONGEST, STK_PAD_EDGE };
 enum stk_tail { STK_TAIL_SHORT, STK_TAIL_PAD, STK_TAIL_DROP };
 enum stk_need { STK_NEED_TRY, STK_NEED_REQUIRE }; /* lock, numa */
@@ -68,6 +76,19 @@ struct stk_spec_field {
 	bool shift;        /* copy: each token is the next one of its sample, pad behind the last */
 };
 
+/* A batch of n rows as wide as `edge` costs n * (a * edge + b * edge^2), at most budget. */
+struct stk_spec_cost {
+	uint64_t a, b; /* parts per million */
+	uint64_t budget; /* 0: not given */
+};
+
+/* Samples that are left out, by their lengths as stored. */
+struct stk_spec_keep {
+	uint32_t min_length, max_length; /* of the (first) length field; max_length 0: none */
+	char *over, *under; /* ratio of these two fields; NULL: none */
+	uint64_t ratio_min, ratio_max; /* parts per million */
+};
+
 struct stk_spec {
 	char *name; /* of a configured stream; NULL for a path spec */
 	struct stk_spec_data *data;
@@ -97,6 +118,21 @@ struct stk_spec {
 	bool flat;             /* pack: one row of `tokens` tokens for each batch */
 	uint32_t overlap;      /* concat: tokens that a row shares with the next one, 0 or 1 */
 	bool separator;        /* concat: one place behind each sample */
+	char *length2; /* the second length field; NULL: one length */
+	uint32_t edges2[STK_SPEC_EDGES_MAX]; /* of the second length, beside edges; 0: one length */
+	char *edges_file; /* until stk_spec_read_edges() */
+	uint32_t rows_list[STK_SPEC_EDGES_MAX]; /* rows of each bucket, and rows is 0 */
+	size_t nrows;
+	struct stk_spec_cost cost; /* instead of rows */
+	uint32_t global_rows;      /* instead of rows: of a step, all ranks and micro-batches */
+	uint64_t global_tokens;    /* the same as a budget of padded tokens */
+	uint32_t world_multiple;   /* with a global batch: rows of a step divide by it */
+	uint32_t row_multiple;     /* rows of a batch divide by it */
+	bool largest_first;        /* an epoch begins with a step of its largest class */
+	struct stk_spec_keep keep;
+	uint32_t block, block_window; /* order block: size of one, and how many are mixed */
+	int block_unit;               /* enum stk_block_unit */
+	int stop;                     /* of several datasets: enum stk_stop */
 	int lock, numa; /* enum stk_need; -1: by kind of daemon (system require, private try) */
 	struct stk_spec_field *fields; /* NULL: every field as stored, and attention_mask */
 	size_t nfields;
@@ -121,6 +157,20 @@ extern const struct stk_key_table stk_spec_field_table;
 int stk_spec_parse(const struct stk_spec *base, const struct stk_tree *map, struct stk_spec **ret,
 		   struct stk_err *err);
 struct stk_spec *stk_spec_free(struct stk_spec *spec);
+
+/* Does one step have the same rows in each world that divides it? */
+static inline bool stk_spec_is_global(const struct stk_spec *spec)
+{
+	return spec->global_rows || spec->global_tokens;
+}
+
+/**
+ * stk_spec_read_edges() - replaces the name of a file by the edges in it
+ *
+ * For the daemon's own configuration, for its own user, and for tools: a spec from elsewhere must
+ * not make it read files. Return: 0 (also when no file is named) or a negative errno.
+ */
+int stk_spec_read_edges(struct stk_spec *spec, struct stk_err *err);
 STK_DEFINE_CLEANUP(struct stk_spec *, stk_spec_free)
 
 /* All keys in table order, defaults included, so that parse(to_json(s)) equals s. New reference. */

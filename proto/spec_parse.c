@@ -4,6 +4,7 @@
  * each other. No state, any thread.
  */
 #include "proto/spec_field.h"
+#include "proto/spec_plan.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,19 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDGE_MAX     (1u << 24) /* of max_length too: rows * edge * 8 bytes stays far below 2^64 */
-#define DATA_MAX     4096       /* datasets of one stream */
-#define WEIGHT_MIN   1u         /* in millionths */
+#define EDGE_MAX     STK__EDGE_MAX
+#define DATA_MAX     STK_SPEC_DATA_MAX
 #define WEIGHT_MAX   UINT64_C(1000000000000)
 #define ROWS_DEFAULT 32
 
-static const char *const order_names[] = {"none", "full", NULL};
+static const char *const order_names[] = {"none", "full", "block", NULL};
 static const char *const overlong_names[] = {"truncate", "drop", "error", "split", NULL};
 static const char *const group_names[] = {"fixed", "bucket", "pack", "concat", NULL};
-static const char *const method_names[] = {"optimal", NULL};
+static const char *const method_names[] = {"optimal", "kmeans", "quantile", "uniform", NULL};
 static const char *const balance_names[] = {"none", "tokens", "cost", NULL};
 static const char *const pad_to_names[] = {"longest", "edge", NULL};
 static const char *const tail_names[] = {"short", "pad", "drop", NULL};
+static const char *const block_unit_names[] = {"samples", "tokens", NULL};
+static const char *const stop_names[] = {"first_exhausted", "all_exhausted", "never", NULL};
 static const char *const need_names[] = {"try", "require", NULL};
 
 const char *stk_need_name(int need)
@@ -43,8 +45,13 @@ static void data_free(struct stk_spec *spec)
 static int parse_weight(void *object, const struct stk_tree *node, struct stk_err *err)
 {
 	struct stk_spec_data *data = object;
+	int r = stk_tree_ppm(node, 0, WEIGHT_MAX, &data->weight, err);
+	double v;
 
-	return stk_tree_ppm(node, WEIGHT_MIN, WEIGHT_MAX, &data->weight, err);
+	/* Only a nought means that a dataset is not used. */
+	if (r == 0 && !data->weight && stk_tree_number(node, &v) && v > 0)
+		return stk_tree_refuse(node, err, "0, or a number from 1e-06 to 1e+06");
+	return r;
 }
 
 static json_t *weight_to_json(const void *object)
@@ -58,7 +65,7 @@ static const struct stk_key data_keys[] = {
 	{"path", STK_KEY_STRING, offsetof(struct stk_spec_data, path), NULL, 1, PATH_MAX - 1, NULL,
 	 NULL, STK_KEY_REQUIRED, "directory, file or glob of shards", NULL, NULL},
 	{"weight", STK_KEY_CUSTOM, offsetof(struct stk_spec_data, weight), "1.0", 0, 0, NULL, NULL,
-	 0, "share of this dataset", parse_weight, weight_to_json},
+	 0, "share of this dataset in the samples", parse_weight, weight_to_json},
 };
 static const struct stk_key_table data_table = {
 	.keys = data_keys,
@@ -89,6 +96,7 @@ static int parse_data(void *object, const struct stk_tree *node, struct stk_err 
 	struct stk_spec *spec = object;
 	bool list = node->type == STK_TREE_LIST;
 	size_t n = list ? node->nchildren : 1;
+	uint64_t total = 0;
 
 	data_free(spec);
 	if (node->type == STK_TREE_NULL)
@@ -105,7 +113,10 @@ static int parse_data(void *object, const struct stk_tree *node, struct stk_err 
 
 		if (r < 0)
 			return r;
+		total += spec->data[i].weight;
 	}
+	if (!total)
+		return stk_tree_refuse(node, err, "datasets of which one has a weight above 0");
 	return 0;
 }
 
@@ -120,53 +131,6 @@ static json_t *data_to_json(const void *object)
 	for (size_t i = 0; i < spec->ndata; i++) {
 		if (json_array_append_new(list, stk_keys_to_json(&data_table, &spec->data[i])) <
 		    0) {
-			json_decref(list);
-			return NULL;
-		}
-	}
-	return list;
-}
-
-static int parse_edges(void *object, const struct stk_tree *node, struct stk_err *err)
-{
-	struct stk_spec *spec = object;
-	uint64_t last = 0;
-
-	spec->nedges = 0;
-	memset(spec->edges, 0, sizeof(spec->edges));
-	if (node->type == STK_TREE_NULL)
-		return 0;
-	if (node->type != STK_TREE_LIST || !node->nchildren || node->nchildren > STK_SPEC_EDGES_MAX)
-		return stk_tree_refuse(node, err,
-				       "a list of 1 to %d whole numbers such as [64, 128]",
-				       STK_SPEC_EDGES_MAX);
-	for (size_t i = 0; i < node->nchildren; i++) {
-		struct stk_tree item = *node->children[i];
-		uint64_t edge;
-
-		item.key = node->key; /* a message about an item names the list */
-		if (stk_tree_u64(&item, last + 1, EDGE_MAX, &edge, NULL) < 0)
-			return stk_tree_refuse(
-				&item, err,
-				"ascending whole numbers from 1 to %u, here above %" PRIu64,
-				EDGE_MAX, last);
-		spec->edges[i] = (uint32_t)edge;
-		last = edge;
-	}
-	spec->nedges = node->nchildren;
-	return 0;
-}
-
-static json_t *edges_to_json(const void *object)
-{
-	const struct stk_spec *spec = object;
-	json_t *list;
-
-	if (!spec->nedges)
-		return json_null();
-	list = json_array();
-	for (size_t i = 0; i < spec->nedges; i++) {
-		if (json_array_append_new(list, json_integer(spec->edges[i])) < 0) {
 			json_decref(list);
 			return NULL;
 		}
@@ -203,27 +167,53 @@ static const struct stk_key keys[] = {
 	       "seed of the order"),
 	NUMBER(epochs, STK_KEY_U64, "0", 0, UINT64_MAX, "epochs", 0,
 	       "end of the stream after this many epochs, 0: as many as asked for"),
+	CHOICE(stop, "first_exhausted", stop_names, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "when an epoch of several datasets ends: with the first one that is read to its end, with the last one (the others repeat), or never"),
 	CHOICE(order, "full", order_names, STK_KEY_DIGEST,
-	       "order of the samples, as stored or shuffled anew in each epoch"),
-	NAME(length, STK_KEY_DIGEST,
-	     "ragged field whose size is a sample's length; left out: the only ragged field, else input_ids"),
+	       "order of the samples, as stored, or shuffled anew in each epoch: each for itself or in blocks of neighbours"),
+	NUMBER(block, STK_KEY_U32, "4096", 16, UINT64_C(1) << 30, NULL, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "order block: size of a block of neighbouring samples, in units of block_unit"),
+	CHOICE(block_unit, "samples", block_unit_names, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "order block: what block counts, samples or elements of the length field"),
+	NUMBER(block_window, STK_KEY_U32, "16", 1, 1024, "blocks", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "order block: so many shuffled blocks are mixed with each other"),
+	CUSTOM(length, STK_KEY_DIGEST,
+	       "ragged field whose size is a sample's length, or two of them: [feats, tokens]; left out: the only ragged field, else input_ids",
+	       stk__spec_length_parse, stk__spec_length_to_json),
 	NUMBER(max_length, STK_KEY_U32, "0", 0, EDGE_MAX, "tokens", STK_KEY_DIGEST,
 	       "longest sample that is delivered whole, 0: the longest there is"),
 	CHOICE(overlong, "truncate", overlong_names, STK_KEY_DIGEST,
 	       "what happens to a longer sample: cut and dropped ones are counted, split ones (pack) are delivered in pieces; concat does not ask, its samples run on from row to row"),
+	CUSTOM(keep, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "samples that are not left out: {min_length: 1, max_length: 512, ratio: [feats, tokens, min, max]}, by their lengths as stored",
+	       stk__spec_keep_parse, stk__spec_keep_to_json),
 	CHOICE(group, "bucket", group_names, STK_KEY_DIGEST,
 	       "batches of samples as they come (fixed) or of similar length (bucket), rows of max_length filled with whole samples (pack), or cut from one stream of all tokens (concat)"),
 	NUMBER(buckets, STK_KEY_U32, "8", 1, STK_SPEC_EDGES_MAX, "buckets", STK_KEY_DIGEST,
 	       "number of edges to choose from the lengths, unless edges are given"),
 	CHOICE(bucket_method, "optimal", method_names, STK_KEY_DIGEST,
-	       "how edges are chosen: the least padding for that many"),
+	       "how edges are chosen: the least padding for that many, by clusters, as many samples in each bucket, or equal distances"),
 	CUSTOM(edges, STK_KEY_DIGEST,
-	       "bucket edges, ascending whole numbers from 1 to 16777216, the last one is max_length if that is given",
-	       parse_edges, edges_to_json),
-	NUMBER(rows, STK_KEY_U32, NULL, 1, 65536, "rows", STK_KEY_DIGEST,
-	       "rows of a batch, for each rank and micro-batch; left out: 32, unless tokens is given"),
+	       "bucket edges, ascending whole numbers from 1 to 16777216, the last one is max_length if that is given; of two lengths: [[400, [20, 40]], [800, [40, 80]]]; or a file of them, edges.json",
+	       stk__spec_edges_parse, stk__spec_edges_to_json),
+	CUSTOM(rows, STK_KEY_DIGEST,
+	       "rows of a batch, for each rank and micro-batch: a whole number from 1 to 65536, or a list of one for each bucket; left out: 32, unless tokens, cost or a global batch is given",
+	       stk__spec_rows_parse, stk__spec_rows_to_json),
 	NUMBER(tokens, STK_KEY_U64, NULL, 1, UINT64_C(1) << 31, "tokens", STK_KEY_DIGEST,
 	       "instead of rows: budget of padded tokens of a batch, for each rank and micro-batch"),
+	CUSTOM(cost, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "instead of rows: {a: 1.0, b: 0.0, budget: 40000}, so many rows that rows * (a * edge + b * edge^2) is at most the budget",
+	       stk__spec_cost_parse, stk__spec_cost_to_json),
+	NUMBER(global_rows, STK_KEY_U32, NULL, 1, UINT64_C(1) << 30, "rows", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "instead of rows: rows of a step, divided among all ranks and micro-batches; the step is the same for every world that divides it"),
+	NUMBER(global_tokens, STK_KEY_U64, NULL, 1, UINT64_C(1) << 48, "tokens", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "instead of rows: budget of padded tokens of a step, divided among all ranks and micro-batches"),
+	NUMBER(world_multiple, STK_KEY_U32, "8", 1, 65536, "rows", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "with global_tokens: rows of a step are a multiple of this, and world * accumulate must divide it; with both global keys the last step of an epoch has at least so many rows"),
+	NUMBER(row_multiple, STK_KEY_U32, "1", 1, 65536, "rows", STK_KEY_DIGEST | STK_KEY_LATER,
+	       "rows of a full batch are a multiple of this"),
+	NUMBER(largest_first, STK_KEY_BOOL, "false", 0, 0, NULL, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "each epoch begins with a step of its largest shape class, so that memory that does not suffice shows at once"),
 	NUMBER(accumulate, STK_KEY_U32, "1", 1, 1024, "micro-batches", STK_KEY_DIGEST,
 	       "micro-batches of one step and rank (gradient accumulation)"),
 	NUMBER(multiple_of, STK_KEY_U32, "8", 1, 65536, "tokens", STK_KEY_DIGEST,
@@ -260,9 +250,9 @@ static const struct stk_key keys[] = {
 
 static const struct stk_key_hint hints[] = {
 	{"batch_size", "use rows"},
-	{"batch_sizes", "use rows (one number for all buckets) or tokens (a budget)"},
-	{"bucket_batch_limit", "use rows (one number for all buckets) or tokens (a budget)"},
-	{"bucket_batch_sizes", "use rows (one number for all buckets) or tokens (a budget)"},
+	{"batch_sizes", "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
+	{"bucket_batch_limit", "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
+	{"bucket_batch_sizes", "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
 	{"micro_batch_size", "use rows"},
 	{"gradient_accumulation_steps", "use accumulate"},
 	{"max_tokens", "use tokens"},
@@ -271,6 +261,15 @@ static const struct stk_key_hint hints[] = {
 	{"batch_tokens", "use tokens"},
 	{"shuffle", "use order: full or order: none"},
 	{"shuffle_seed", "use seed"},
+	{"shuffle_block_size", "use order: block and block"},
+	{"stopping_strategy", "use stop"},
+	{"probabilities", "use data: [{path: PATH, weight: 1.0}]"},
+	{"weights", "use data: [{path: PATH, weight: 1.0}]"},
+	{"global_batch_size", "use global_rows"},
+	{"batch_size_multiple", "use row_multiple"},
+	{"required_batch_size_multiple", "use row_multiple"},
+	{"min_length", "use keep: {min_length: 1}"},
+	{"filter_by_length", "use keep: {min_length: 1, max_length: 512}"},
 	{"drop_last", "use tail: drop"},
 	{"drop_remainder", "use tail: drop"},
 	{"num_workers", "use the daemon's workers (configuration key workers)"},
@@ -319,26 +318,66 @@ static const struct stk_tree *given(const struct stk_tree *map, const char *key)
 	return node && node->type != STK_TREE_NULL ? node : NULL;
 }
 
-/* Keys that say the same thing in two ways: the newer word wins, both in one map is an error. */
+/* The ways to say how many rows a batch has: the newer word wins, both in one map is an error. */
+static const char *const sizes[] = {"rows", "tokens", "cost", "global_rows", "global_tokens"};
+
+static void clear_size(struct stk_spec *spec, size_t i)
+{
+	switch (i) {
+	case 0:
+		spec->rows = 0;
+		spec->nrows = 0;
+		memset(spec->rows_list, 0, sizeof(spec->rows_list));
+		break;
+	case 1:
+		spec->tokens = 0;
+		break;
+	case 2:
+		spec->cost = (struct stk_spec_cost){0};
+		break;
+	case 3:
+		spec->global_rows = 0;
+		break;
+	default:
+		spec->global_tokens = 0;
+	}
+}
+
+static bool has_size(const struct stk_spec *spec)
+{
+	return spec->rows || spec->nrows || spec->tokens || spec->cost.budget ||
+	       stk_spec_is_global(spec);
+}
+
+static const char *text_of(const struct stk_tree *node)
+{
+	return node->type == STK_TREE_SCALAR ? node->text : "...";
+}
+
 static int settle(struct stk_spec *spec, const struct stk_tree *map, struct stk_err *err)
 {
-	const struct stk_tree *rows = given(map, "rows"), *tokens = given(map, "tokens");
+	size_t newest = STK_ARRAY_SIZE(sizes);
 
-	if (rows && tokens)
-		return stk_err_set(
-			err, -EINVAL,
-			"%s: both rows (%s) and tokens (%s) are given, only one of them is allowed",
-			tokens->place, rows->text, tokens->text);
-	if (rows)
-		spec->tokens = 0;
-	else if (spec->tokens)
-		spec->rows = 0;
-	if (!spec->rows && !spec->tokens)
-		spec->rows = ROWS_DEFAULT;
-	if (given(map, "buckets") && !given(map, "edges")) {
-		spec->nedges = 0;
-		memset(spec->edges, 0, sizeof(spec->edges));
+	for (size_t i = 0; i < STK_ARRAY_SIZE(sizes); i++) {
+		const struct stk_tree *node = given(map, sizes[i]), *other;
+
+		if (node && newest < STK_ARRAY_SIZE(sizes)) {
+			other = given(map, sizes[newest]);
+			return stk_err_set(err, -EINVAL,
+					   "%s: both %s (%s) and %s (%s) are given, only one of "
+					   "them is allowed",
+					   node->place, sizes[newest], text_of(other), sizes[i],
+					   text_of(node));
+		}
+		newest = node ? i : newest;
 	}
+	for (size_t i = 0; i < STK_ARRAY_SIZE(sizes); i++)
+		if (newest < STK_ARRAY_SIZE(sizes) && i != newest)
+			clear_size(spec, i);
+	if (!has_size(spec))
+		spec->rows = ROWS_DEFAULT;
+	if (given(map, "buckets") && !given(map, "edges"))
+		stk__spec_edges_clear(spec);
 	return 0;
 }
 
@@ -352,6 +391,16 @@ static int check_grouping(const struct stk_spec *spec, const struct stk_tree *ma
 		const char *key, *rule;
 		bool broken;
 	} rules[] = {
+		{"length", "names two fields, which is for group: bucket with edges",
+		 spec->length2 && (spec->group != STK_GROUP_BUCKET ||
+				   (!spec->nedges && !spec->edges_file))},
+		{"rows", "is a list, which is for group: bucket",
+		 spec->nrows && spec->group != STK_GROUP_BUCKET},
+		{"largest_first", "is for group: bucket",
+		 spec->largest_first && spec->group != STK_GROUP_BUCKET},
+		{"epochs", "must be 0 with stop: never, which has none",
+		 spec->epochs && spec->stop == STK_STOP_NEVER},
+
 		{"overlong", "split is for group: pack",
 		 spec->overlong == STK_OVERLONG_SPLIT && !pack},
 		{"segments_max", "is for group: pack", spec->segments_max && !pack},
@@ -380,22 +429,6 @@ static int check_grouping(const struct stk_spec *spec, const struct stk_tree *ma
 					   rules[i].rule);
 	}
 	return 0;
-}
-
-static int check_edges_end(const struct stk_spec *spec, const struct stk_tree *map,
-			   struct stk_err *err)
-{
-	uint32_t last = spec->nedges ? spec->edges[spec->nedges - 1] : 0;
-	const struct stk_tree *node = given(map, "edges");
-
-	if (!last || !spec->max_length || last == spec->max_length)
-		return 0;
-	if (!node)
-		node = given(map, "max_length");
-	return stk_err_set(err, -EINVAL,
-			   "%s: edges end at %" PRIu32 " but max_length is %" PRIu32
-			   ", the last edge must be max_length",
-			   node ? node->place : map->place, last, spec->max_length);
 }
 
 static int apply(struct stk_spec *spec, const struct stk_tree *map, struct stk_err *err)
@@ -441,7 +474,7 @@ int stk_spec_parse(const struct stk_spec *base, const struct stk_tree *map, stru
 	r = apply(spec, map, err);
 	if (r < 0)
 		return r;
-	r = check_edges_end(spec, map, err);
+	r = stk__spec_plan_check(spec, map, err);
 	if (r == 0)
 		r = check_grouping(spec, map, err);
 	if (r < 0)
@@ -457,7 +490,7 @@ struct stk_spec *stk_spec_free(struct stk_spec *spec)
 	data_free(spec);
 	stk__spec_fields_free(spec);
 	free(spec->name);
-	free(spec->length);
+	stk__spec_plan_free(spec);
 	free(spec);
 	return NULL;
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "proto/spec.h"
@@ -157,8 +158,15 @@ static void data_may_be_one_path(void **state)
 
 static void json_there_and_back_is_exact(void **state)
 {
-	static const char *const specs[] = {everything, "", "{edges: [1, 16777216], rows: 1}",
-					    "{data: /x, tokens: 1}"};
+	static const char *const specs[] = {
+		everything,
+		"",
+		"{edges: [1, 16777216], rows: 1}",
+		"{data: /x, tokens: 1}",
+		"{length: [a, b], edges: [[4, [1, 3]], [8, [2, 5]]], rows: [4, 3, 2, 1], stop: "
+		"never, keep: {ratio: [b, a, 0.25, 4]}}",
+		"{cost: {a: 0.5, b: 0.001, budget: 99}, order: block}",
+		"{global_tokens: 65536, edges: a.json}"};
 
 	(void)state;
 	for (size_t i = 0; i < STK_ARRAY_SIZE(specs); i++) {
@@ -253,9 +261,9 @@ static void words_and_json_name_their_places(void **state)
 	(void)state;
 	assert_int_equal(stk_tree_from_words(words, 1, &tree, &err), 0);
 	assert_int_equal(stk_spec_parse(NULL, tree, &s, &err), -EINVAL);
-	assert_string_equal(
-		err.text,
-		"word 'rows=0': rows must be a whole number from 1 to 65536 (rows), not \"0\"");
+	assert_string_equal(err.text, "word 'rows=0': rows must be a whole number from 1 to 65536 "
+				      "(rows), or a list of one for each "
+				      "bucket, not \"0\"");
 	tree = stk_tree_free(tree);
 	assert_int_equal(stk_tree_from_json("spec", json, &tree, &err), 0);
 	assert_int_equal(stk_spec_parse(NULL, tree, &s, &err), -EINVAL);
@@ -268,10 +276,11 @@ static void words_and_json_name_their_places(void **state)
 static void bad_values_are_refused_with_what_is_allowed(void **state)
 {
 	(void)state;
-	refuse("rows: 0",
-	       "s.yaml:1: rows must be a whole number from 1 to 65536 (rows), not \"0\"");
+	refuse("rows: 0", "s.yaml:1: rows must be a whole number from 1 to 65536 (rows), or a list "
+			  "of one for each "
+			  "bucket, not \"0\"");
 	refuse("rows: 65537", "rows must be");
-	refuse("rows: [1, 2]", "rows must be a whole number from 1 to 65536 (rows), not a list");
+	refuse("rows: [1, 0]", "rows must be a whole number from 1 to 65536 (rows), or a list");
 	refuse("tokens: 2147483649", "from 1 to 2147483648 (tokens)");
 	refuse("buckets: 257", "from 1 to 256");
 	refuse("buckets: 0", "from 1 to 256");
@@ -281,14 +290,14 @@ static void bad_values_are_refused_with_what_is_allowed(void **state)
 	refuse("max_length: 16777217", "from 0 to 16777216");
 	refuse("seed: -1", "seed must be");
 	refuse("seed: 18446744073709551616", "not \"18446744073709551616\"");
-	refuse("order: shuffled", "order must be none or full, not \"shuffled\"");
+	refuse("order: shuffled", "order must be none, full or block, not \"shuffled\"");
 	refuse("order: true", "not \"true\"");
 	refuse("overlong: cut", "truncate, drop, error or split");
 	refuse("tail: wrap", "short, pad or drop");
 	refuse("lock: always", "try or require");
 	refuse("name: \"\"", "name must be a text of 1 to 127 bytes");
 	refuse("name: \"a\\tb\"", "without control characters");
-	refuse("length: {a: b}", "length must be a text");
+	refuse("length: {a: b}", "length must be the name of a field");
 	refuse("name: \"a\\0b\"", "NUL");
 	refuse("- rows", "expected a map of stream keys");
 	refuse("a: \t{", "s.yaml:2: ");
@@ -372,12 +381,12 @@ static void bad_edges_are_refused(void **state)
 static void bad_data_is_refused(void **state)
 {
 	(void)state;
-	refuse("data: []", "data must be a path, or a list of 1 to 4096");
+	refuse("data: []", "data must be a path, or a list of 1 to 256");
 	refuse("data: ''", "path must be a text of 1 to 4095 bytes");
 	refuse("data: [[a]]", "path must be a text");
 	refuse("data: [{weight: 1}]", "missing data key \"path\"");
-	refuse("data:\n- /a\n- {path: /a, weight: 0}",
-	       "s.yaml:3: weight must be a number from 1e-06 to 1000000, not \"0\"");
+	refuse("data:\n- /a\n- {path: /a, weight: 1e-7}",
+	       "s.yaml:3: weight must be 0, or a number from 1e-06 to 1e+06, not \"1e-7\"");
 	refuse("data: [{path: /a, weight: -1}]", "not \"-1\"");
 	refuse("data: [{path: /a, weight: nan}]", "not \"nan\"");
 	refuse("data: [{path: /a, weight: .nan}]", "not \".nan\"");
@@ -443,6 +452,162 @@ static void rows_and_tokens_exclude_one_another(void **state)
 	assert_string_equal(
 		err.text,
 		"s.yaml:2: both rows (8) and tokens (4096) are given, only one of them is allowed");
+}
+
+static void plans_of_two_lengths_mixtures_and_global_batches_are_read(void **state)
+{
+	struct stk_spec *s =
+		good("{data: [{path: /a, weight: 0}, /b], stop: all_exhausted, "
+		     "order: block, block: 65536, block_unit: tokens, block_window: 4, "
+		     "length: [feats, tokens], edges: [[400, [20, 40]], [800, [30, 80]]], "
+		     "rows: [8, 4, 2, 1], row_multiple: 1, largest_first: true, "
+		     "keep: {min_length: 3, ratio: [feats, tokens, 0.5, 40]}}");
+
+	(void)state;
+	assert_int_equal(s->data[0].weight, 0);
+	assert_int_equal(s->stop, STK_STOP_ALL);
+	assert_int_equal(s->order, STK_ORDER_BLOCK);
+	assert_int_equal(s->block, 65536);
+	assert_int_equal(s->block_unit, STK_BLOCK_TOKENS);
+	assert_int_equal(s->block_window, 4);
+	assert_string_equal(s->length, "feats");
+	assert_string_equal(s->length2, "tokens");
+	assert_int_equal(s->nedges, 4);
+	assert_int_equal(s->edges[1], 400);
+	assert_int_equal(s->edges2[1], 40);
+	assert_int_equal(s->edges2[2], 30);
+	assert_int_equal(s->rows, 0);
+	assert_int_equal(s->nrows, 4);
+	assert_int_equal(s->rows_list[3], 1);
+	assert_true(s->largest_first);
+	assert_int_equal(s->keep.min_length, 3);
+	assert_int_equal(s->keep.max_length, 0);
+	assert_string_equal(s->keep.under, "tokens");
+	assert_int_equal(s->keep.ratio_min, 500000);
+	assert_int_equal(s->keep.ratio_max, 40000000);
+	stk_spec_free(s);
+
+	s = good("{cost: {b: 0.001, budget: 40000}}");
+	assert_int_equal(s->rows, 0);
+	assert_int_equal(s->cost.a, 1000000);
+	assert_int_equal(s->cost.b, 1000);
+	assert_int_equal(s->cost.budget, 40000);
+	stk_spec_free(s);
+	s = good("{global_tokens: 1000000, world_multiple: 24, edges: some/edges.json}");
+	assert_true(stk_spec_is_global(s));
+	assert_int_equal(s->rows, 0);
+	assert_int_equal(s->world_multiple, 24);
+	assert_string_equal(s->edges_file, "some/edges.json");
+	stk_spec_free(s);
+}
+
+static void bad_plans_are_refused(void **state)
+{
+	(void)state;
+	refuse("data: [{path: /a, weight: -1}, /b]", "weight must be a number from 0 to");
+	refuse("data: [{path: /a, weight: 0}, {path: /b, weight: 0}]", "a weight above 0");
+	refuse("{stop: never, epochs: 2}", "epochs must be 0 with stop: never");
+	refuse("{global_rows: 8, rows: 4}", "both rows (4) and global_rows (8) are given");
+	refuse("{rows: [1, 2], group: fixed}", "rows is a list, which is for group: bucket");
+	refuse("rows: []", "a list of 1 to 256");
+	refuse("cost: 5", "a map such as {a: 1");
+	refuse("cost: {a: 1}", "missing cost key \"budget\"");
+	refuse("cost: {a: 0, budget: 5}", "in which a or b is above 0");
+	refuse("cost: {a: -1, budget: 5}", "a must be a number from 0");
+	refuse("keep: {min_length: 5, max_length: 4}", "min_length 5 at most max_length 4");
+	refuse("keep: {longest: 5}", "unknown keep key");
+	refuse("keep: {ratio: [a, b, 1]}", "two field names and two numbers");
+	refuse("keep: {ratio: [a, b, 1, 2]}", "ratio of a and b, but the lengths are");
+	refuse("{length: [a, b], edges: [[4, [1]]], keep: {ratio: [a, c, 1, 2]}}",
+	       "ratio of a and c, but the lengths are a and b");
+	refuse("{length: [a, b], edges: [[4, [1]]], keep: {ratio: [a, b, 2, 1]}}",
+	       "must be a number from 2");
+	refuse("length: [a]\nrows: [[1]]", "rows must be");
+	refuse("length: [a, a]", "two fields that differ");
+	refuse("length: [a, b, c]", "a list of two");
+	refuse("length: [a, b]", "length names two fields, which is for group: bucket with edges");
+	refuse("{length: [a, b], edges: [4, 8]}", "pairs such as [400, [20, 40]] are needed");
+	refuse("edges: [[4, [1, 2]], [8, [3]]]", "edges of two lengths, but length names one");
+	refuse("{length: [a, b], edges: [[4, [1, 9]], [8, [3]]]}",
+	       "bucket [4, 9] has a larger second edge than the last one, [8, 3]");
+	refuse("{length: [a, b], edges: [[4, [1]], [4, [3]]]}", "here above 4");
+	refuse("{length: [a, b], edges: [[4, [3, 3]]]}", "here above 3");
+	refuse("{length: [a, b], edges: [[4, []]]}", "an edge and the edges of the second length");
+	refuse("{length: [a, b], edges: [[4, [1]], 8]}", "either numbers or pairs");
+	refuse("block: 15", "from 16 to");
+	refuse("world_multiple: 0", "from 1 to 65536");
+	refuse("row_multiple: 0", "from 1 to 65536");
+	refuse("global_rows: 0", "from 1 to");
+}
+
+static void edges_come_from_a_file(void **state)
+{
+	static const char *const texts[] = {"[8, 16]",
+					    "{\"method\": \"optimal\", \"edges\": [8, 16]}",
+					    "{\"other\": 1}", "[16, 8]"};
+	static const char *const refusals[] = {NULL, NULL, "neither a list nor a map with the key",
+					       "here above 16"};
+	char path[] = "/tmp/stoker-edges-XXXXXX";
+	int fd = mkstemp(path);
+
+	(void)state;
+	assert_true(fd >= 0);
+	close(fd);
+	for (size_t i = 0; i < STK_ARRAY_SIZE(texts); i++) {
+		FILE *file = fopen(path, "w");
+		struct stk_err err = {0};
+		struct stk_spec *s = good("edges: ./x");
+
+		assert_non_null(file);
+		fputs(texts[i], file);
+		fclose(file);
+		free(s->edges_file);
+		s->edges_file = strdup(path);
+		if (refusals[i]) {
+			assert_true(stk_spec_read_edges(s, &err) < 0);
+			assert_non_null(strstr(err.text, refusals[i]));
+		} else {
+			assert_int_equal(stk_spec_read_edges(s, &err), 0);
+			assert_null(s->edges_file);
+			assert_int_equal(s->nedges, 2);
+			assert_int_equal(s->edges[1], 16);
+		}
+		stk_spec_free(s);
+	}
+	unlink(path);
+}
+
+static void shares_are_in_the_digest_and_micro_batches_of_a_global_batch_are_not(void **state)
+{
+	static const struct {
+		const char *a, *b;
+		bool same;
+	} cases[] = {
+		{"data: [/a, /b]", "data: [/c, /d]", true},
+		{"data: [/a, /b]", "data: [/a, {path: /b, weight: 2}]", false},
+		{"data: [/a, /b]", "data: /a", false},
+		{"data: [{path: /a, weight: 2}]", "data: /a", true},
+		{"{global_rows: 8, accumulate: 2}", "{global_rows: 8}", true},
+		{"{rows: 8, accumulate: 2}", "{rows: 8}", false},
+		{"{global_rows: 8}", "{global_rows: 16}", false},
+		{"{stop: never}", "{}", false},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < STK_ARRAY_SIZE(cases); i++) {
+		struct stk_spec *a = good(cases[i].a), *b = good(cases[i].b);
+		char *va = NULL, *vb = NULL;
+		struct stk_hash da, db;
+
+		assert_int_equal(stk_spec_digest(a, &da), 0);
+		assert_int_equal(stk_spec_digest(b, &db), 0);
+		assert_int_equal(!memcmp(&da, &db, sizeof(da)), cases[i].same);
+		assert_int_equal(!stk_spec_difference(a, b, &va, &vb), cases[i].same);
+		free(va);
+		free(vb);
+		stk_spec_free(a);
+		stk_spec_free(b);
+	}
 }
 
 static void keys_of_other_loaders_get_a_hint(void **state)
@@ -550,7 +715,7 @@ static void digest_is_the_same_on_every_machine_and_release(void **state)
 	assert_string_equal(text, "57c6b6fe3665bdd008e44af49e37f108");
 	assert_int_equal(stk_spec_digest(b, &hash), 0);
 	stk_hex_encode(&hash, sizeof(hash), text);
-	assert_string_equal(text, "8487c107f3d040221e78dbf8c7a0811e");
+	assert_string_equal(text, "78edd824d1cf68459ffd38bc499c3715");
 	stk_spec_free(a);
 	stk_spec_free(b);
 }
@@ -597,6 +762,11 @@ int main(void)
 		cmocka_unit_test(bad_data_is_refused),
 		cmocka_unit_test(bad_fields_are_refused),
 		cmocka_unit_test(rows_and_tokens_exclude_one_another),
+		cmocka_unit_test(plans_of_two_lengths_mixtures_and_global_batches_are_read),
+		cmocka_unit_test(bad_plans_are_refused),
+		cmocka_unit_test(edges_come_from_a_file),
+		cmocka_unit_test(
+			shares_are_in_the_digest_and_micro_batches_of_a_global_batch_are_not),
 		cmocka_unit_test(keys_of_other_loaders_get_a_hint),
 		cmocka_unit_test(digest_covers_plan_and_bytes_and_nothing_else),
 		cmocka_unit_test(digest_is_the_same_on_every_machine_and_release),
