@@ -14,7 +14,7 @@
 #define STK_MIN(a, b)     ((a) < (b) ? (a) : (b))
 #define STK_MAX(a, b)     ((a) > (b) ? (a) : (b))
 
-#define _cleanup_(f) __attribute__((cleanup(f)))
+#define _cleanup_(f)         __attribute__((cleanup(f)))
 #define _printf_(fmt, first) __attribute__((format(printf, fmt, first)))
 
 /* Takes the value out of *p, so that a _cleanup_ does not free what is handed on. */

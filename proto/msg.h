@@ -12,11 +12,11 @@
 #include "proto/base.h"
 #include "proto/err.h"
 
-#define STK_MSG_INTERFACE    "io.stoker"
-#define STK_MSG_PROTOCOL     1           /* of this release; an attach names its range */
-#define STK_MSG_SIZE_MAX     (4u << 20)  /* bytes of one message; more ends the connection */
-#define STK_MSG_FDS_MAX      8           /* descriptors of one message; more are closed and refused */
-#define STK_MSG_DEPTH_MAX    64
+#define STK_MSG_INTERFACE "io.stoker"
+#define STK_MSG_PROTOCOL  1          /* of this release; an attach names its range */
+#define STK_MSG_SIZE_MAX  (4u << 20) /* bytes of one message; more ends the connection */
+#define STK_MSG_FDS_MAX   8          /* descriptors of one message; more are closed and refused */
+#define STK_MSG_DEPTH_MAX 64
 
 /* Growing input of one connection: what came in and was not taken is bytes[start..size).
  * Zero-initialised is empty. */

@@ -78,15 +78,15 @@ struct stk_spec_field {
 
 /* A batch of n rows as wide as `edge` costs n * (a * edge + b * edge^2), at most budget. */
 struct stk_spec_cost {
-	uint64_t a, b; /* parts per million */
+	uint64_t a, b;   /* parts per million */
 	uint64_t budget; /* 0: not given */
 };
 
 /* Samples that are left out, by their lengths as stored. */
 struct stk_spec_keep {
 	uint32_t min_length, max_length; /* of the (first) length field; max_length 0: none */
-	char *over, *under; /* ratio of these two fields; NULL: none */
-	uint64_t ratio_min, ratio_max; /* parts per million */
+	char *over, *under;              /* ratio of these two fields; NULL: none */
+	uint64_t ratio_min, ratio_max;   /* parts per million */
 };
 
 struct stk_spec {
@@ -118,9 +118,9 @@ struct stk_spec {
 	bool flat;             /* pack: one row of `tokens` tokens for each batch */
 	uint32_t overlap;      /* concat: tokens that a row shares with the next one, 0 or 1 */
 	bool separator;        /* concat: one place behind each sample */
-	char *length2; /* the second length field; NULL: one length */
+	char *length2;         /* the second length field; NULL: one length */
 	uint32_t edges2[STK_SPEC_EDGES_MAX]; /* of the second length, beside edges; 0: one length */
-	char *edges_file; /* until stk_spec_read_edges() */
+	char *edges_file;                    /* until stk_spec_read_edges() */
 	uint32_t rows_list[STK_SPEC_EDGES_MAX]; /* rows of each bucket, and rows is 0 */
 	size_t nrows;
 	struct stk_spec_cost cost; /* instead of rows */

@@ -15,10 +15,10 @@ enum stk_tree_type { STK_TREE_NULL, STK_TREE_SCALAR, STK_TREE_LIST, STK_TREE_MAP
 
 struct stk_tree {
 	enum stk_tree_type type;
-	bool quoted;      /* scalar: a string by its syntax ("17" is not the number 17) */
-	char *text;       /* scalar: its text, UTF-8; numbers as written */
-	char *key;        /* when the parent is a map; else NULL */
-	char *place;      /* "stokerd.yaml:12", "spec.fields[2].dtype", "word 'rows=x'" */
+	bool quoted;                /* scalar: a string by its syntax ("17" is not the number 17) */
+	char *text;                 /* scalar: its text, UTF-8; numbers as written */
+	char *key;                  /* when the parent is a map; else NULL */
+	char *place;                /* "stokerd.yaml:12", "spec.fields[2].dtype", "word 'rows=x'" */
 	struct stk_tree **children; /* list and map, in source order */
 	size_t nchildren;
 };

@@ -18,7 +18,7 @@ struct stkd_progress {
 };
 
 struct stkd_dataset {
-	char *path; /* as given */
+	char *path;                 /* as given */
 	struct stkd_shard **shards; /* those with samples and those without */
 	size_t nshards;
 	uint64_t *first; /* nshards + 1: first sample id of each shard; last is count */
@@ -28,10 +28,10 @@ struct stkd_dataset {
 	uint16_t *field_of; /* [nshards * nfields] field index in each shard */
 	/* Per shard in order: count, hash of lengths, payload size, content hash from dataset.json. */
 	struct stk_hash fingerprint;
-	uint32_t length_field;    /* index into fields; UINT32_MAX: none (only from open_any) */
-	uint32_t *lengths;        /* count entries of the length field; own mapping; NULL: none */
+	uint32_t length_field; /* index into fields; UINT32_MAX: none (only from open_any) */
+	uint32_t *lengths;     /* count entries of the length field; own mapping; NULL: none */
 	bool *aligned; /* per field: ragged with the lengths of the length field in every sample */
-	uint64_t *longest;        /* per ragged field: largest length; 0 for fixed */
+	uint64_t *longest; /* per ragged field: largest length; 0 for fixed */
 };
 
 /**

@@ -12,7 +12,7 @@
 #include "proto/err.h"
 #include "proto/state.h"
 
-#define STKD_FIELD_DIMS_MAX 7
+#define STKD_FIELD_DIMS_MAX   7
 #define STKD_SHARD_FIELDS_MAX 64 /* of a dataset; a file with more is no part of one */
 
 /* A field of a sample, as stored. */
@@ -20,9 +20,10 @@ struct stkd_field {
 	char *name;
 	enum stk_dtype dtype;
 	bool ragged;
-	uint32_t ndims;                      /* of inner */
-	uint64_t inner[STKD_FIELD_DIMS_MAX]; /* shape: fixed: of the sample; ragged: of one element */
-	uint64_t inner_count;                /* product of inner; 1 for none */
+	uint32_t ndims; /* of inner */
+	uint64_t inner
+		[STKD_FIELD_DIMS_MAX]; /* shape: fixed: of the sample; ragged: of one element */
+	uint64_t inner_count;          /* product of inner; 1 for none */
 	bool text; /* the file says that the elements are bytes of UTF-8 text; a hint for people */
 };
 
@@ -57,11 +58,11 @@ struct stkd_format {
 struct stkd_shard {
 	char *path; /* as opened */
 	const struct stkd_format *format;
-	uint64_t file_size; /* at open */
+	uint64_t file_size;    /* at open */
 	uint64_t payload_size; /* bytes of data, without header */
 	dev_t dev;
 	ino_t ino;
-	int fd; /* -1 once mapped; reopened by path for the size check */
+	int fd;             /* -1 once mapped; reopened by path for the size check */
 	const uint8_t *map; /* whole file, read-only, private to the shard; NULL for size 0 */
 	uint64_t count;     /* samples */
 	struct stkd_field *fields; /* sorted by name */
