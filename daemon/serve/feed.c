@@ -412,15 +412,30 @@ static void seat_figures(const struct stkd_feed *feed, const struct stkd_seat *s
 	ret->waiting_ns = waiting && waiting < now ? now - waiting : 0;
 }
 
+/*
+ * How long a seat has had a batch: for the one it took last by its own clock, for others at most
+ * since they were published.
+ */
+static uint64_t lease_age(const struct stkd_slot *slot, const struct stkd_seat *seat,
+			  uint32_t consumed)
+{
+	uint64_t now = stkd_now_ns(), age = now - slot->since_ns, taken;
+
+	/* Relaxed: for the eye only, and not believed beyond the time of publishing. */
+	taken = atomic_load_explicit(&seat->shm->last_next_ns, memory_order_relaxed);
+	if (consumed - slot->index != 1 || taken > now)
+		return age;
+	return STK_MIN(age, now - taken);
+}
+
 /* Published slots are ready until a seat took them, then leased until all have released them. */
 static void count_slots(const struct stkd_feed *feed, const uint32_t *consumed,
 			struct stkd_feed_figures *ret, struct stkd_seat_figures *seats)
 {
-	uint64_t now = stkd_now_ns();
-
 	for (uint32_t i = 0; i < feed->nslots; i++) {
 		const struct stkd_slot *slot = &feed->slot[i];
 		bool leased = false;
+		uint64_t age;
 
 		ret->free += slot->state == STKD_SLOT_FREE;
 		ret->filling += slot->state == STKD_SLOT_FILLING;
@@ -429,9 +444,10 @@ static void count_slots(const struct stkd_feed *feed, const uint32_t *consumed,
 			if (!(slot->holders & UINT64_C(1) << s) || !seats[s].taken ||
 			    (int32_t)(consumed[s] - slot->index) <= 0)
 				continue;
+			age = lease_age(slot, &feed->seats[s], consumed[s]);
 			leased = true;
 			seats[s].leased++;
-			seats[s].oldest_ns = STK_MAX(seats[s].oldest_ns, now - slot->since_ns);
+			seats[s].oldest_ns = STK_MAX(seats[s].oldest_ns, age);
 		}
 		ret->leased += leased;
 		ret->ready += slot->state == STKD_SLOT_PUBLISHED && !leased;

@@ -127,7 +127,7 @@ static int check_number(const struct stkd_job *job, const char *what, uint32_t t
 static int check_spec(const struct stkd_job *job, const struct stk_spec *theirs,
 		      struct stk_err *err)
 {
-	const struct stk_spec *ours = job->opened ? job->opened->spec : job->spec;
+	const struct stk_spec *ours = stkd_job_spec(job);
 	_cleanup_(stk_freep) char *a = NULL, *b = NULL;
 	const char *key = stk_spec_difference(theirs, ours, &a, &b);
 

@@ -45,6 +45,21 @@ struct stkd_job {
 	int result;
 };
 
+/*
+ * The opened stream, or NULL while the work thread has it. job->opened itself belongs to that thread
+ * until then.
+ */
+static inline struct stkd_stream *stkd_job_stream(const struct stkd_job *job)
+{
+	return job->opening ? NULL : job->opened;
+}
+
+/* Resolved; lives as long as the job. */
+static inline const struct stk_spec *stkd_job_spec(const struct stkd_job *job)
+{
+	return stkd_job_stream(job) ? job->opened->spec : job->spec;
+}
+
 /* What an attach asks for; strings are borrowed from the message. */
 struct stkd_attach {
 	const char *stream, *job;

@@ -50,7 +50,7 @@ json_t *stkd_report_streams(struct stkd_server *server)
 
 static json_t *job_json(const struct stkd_job *job)
 {
-	const struct stkd_stream *stream = job->opened;
+	const struct stkd_stream *stream = stkd_job_stream(job);
 	uint64_t memory = 0;
 	char fingerprint[33] = "", digest[33] = "";
 	unsigned seats = 0;
@@ -63,16 +63,16 @@ static json_t *job_json(const struct stkd_job *job)
 		stk_hex_encode(stream->dataset->fingerprint.bytes, 16, fingerprint);
 		stk_hex_encode(stream->digest.bytes, 16, digest);
 	}
-	return json_pack(
-		"{s:s, s:s, s:i, s:I, s:I, s:i, s:I, s:s, s:s, s:I, s:I, s:I, s:I}", "stream",
-		job->stream, "job", job->name, "uid", (int)job->uid, "world",
-		(json_int_t)job->world, "replicas", (json_int_t)job->replicas, "seats_taken",
-		(int)seats, "seed", (json_int_t)(stream ? stream->spec->seed : job->spec->seed),
-		"fingerprint", fingerprint, "digest", digest, "samples",
-		(json_int_t)(stream ? stkd_plan_counts(stream->plan)->samples : 0),
-		"steps_per_epoch", (json_int_t)(stream ? stkd_plan_counts(stream->plan)->steps : 0),
-		"memory_bytes", (json_int_t)memory, "age_s",
-		(json_int_t)((stkd_now_ns() - job->created_ns) / S));
+	return json_pack("{s:s, s:s, s:i, s:I, s:I, s:i, s:I, s:s, s:s, s:I, s:I, s:I, s:I}",
+			 "stream", job->stream, "job", job->name, "uid", (int)job->uid, "world",
+			 (json_int_t)job->world, "replicas", (json_int_t)job->replicas,
+			 "seats_taken", (int)seats, "seed", (json_int_t)stkd_job_spec(job)->seed,
+			 "fingerprint", fingerprint, "digest", digest, "samples",
+			 (json_int_t)(stream ? stkd_plan_counts(stream->plan)->samples : 0),
+			 "steps_per_epoch",
+			 (json_int_t)(stream ? stkd_plan_counts(stream->plan)->steps : 0),
+			 "memory_bytes", (json_int_t)memory, "age_s",
+			 (json_int_t)((stkd_now_ns() - job->created_ns) / S));
 }
 
 json_t *stkd_report_jobs(struct stkd_server *server)
