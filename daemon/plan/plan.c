@@ -352,7 +352,11 @@ void stkd_step_part(const struct stkd_plan *plan, const struct stkd_step *step, 
 	uint64_t each = step->nids / plan->outline.parts, more = step->nids % plan->outline.parts;
 
 	/* Spread evenly: the first parts get one more. A full step has the same number everywhere. */
-	ret->ids = step->ids + part * each + STK_MIN(part, more);
+	*ret = (struct stkd_part){.segments = step->segments};
+	if (step->segments)
+		ret->row_first = step->row_first + part * each + STK_MIN(part, more);
+	else
+		ret->ids = step->ids + part * each + STK_MIN(part, more);
 	ret->rows_real = (uint32_t)(each + (part < more));
 	ret->rows = step->rows_part ? step->rows_part : ret->rows_real;
 }

@@ -36,7 +36,8 @@ struct stkd_plan_counts {
 	uint64_t tail_dropped;     /* tail: drop */
 	uint64_t masked;           /* rows without a sample in the last step: pad; short where no
 				    * full step has two rows per part, so that none can be lent */
-	uint64_t steps;            /* per epoch */
+	uint64_t steps;            /* per epoch; 0: differs from epoch to epoch (pack, unless one
+				    * window holds all samples) */
 	uint64_t real_tokens;      /* per epoch, after truncation; includes what tail: drop drops,
 				    * as the order decides which samples those are */
 	uint64_t padded_tokens;    /* per epoch, masked rows too, with pad_to edge; an upper bound
@@ -44,6 +45,12 @@ struct stkd_plan_counts {
 	uint64_t first_overlong;   /* sample id; UINT64_MAX when none */
 	uint32_t max_length;       /* in effect */
 	uint32_t shortest, longest;
+	uint64_t empty;      /* pack, concat: samples without a token, never delivered */
+	uint64_t split;      /* pack: samples delivered in pieces */
+	uint64_t segments;   /* pack: samples and pieces per epoch */
+	uint64_t rows;       /* pack, concat: rows per epoch with something in them; 0: as steps */
+	uint64_t rows_least; /* pack: no packing takes fewer rows: its tokens fill as many */
+	uint32_t row_segments; /* pack, concat: a row never holds more segments; 0: one each */
 };
 
 struct stkd_plan;
@@ -72,6 +79,14 @@ const struct stkd_plan_counts *stkd_plan_counts(const struct stkd_plan *plan);
 /* Length of a sample as delivered: cut to max_length under overlong: truncate. */
 uint32_t stkd_plan_length(const struct stkd_plan *plan, uint64_t sample);
 
+/* A sample, or a piece of one, in a packed row: elements [from, from + length). Under separator:
+ * true an element behind the sample's last one is its separator. */
+struct stkd_segment {
+	uint64_t id;
+	uint64_t position; /* of the sample among the arrivals of the epoch */
+	uint32_t from, length;
+};
+
 /* One global step. Borrowed from the iterator until its next call. */
 struct stkd_step {
 	uint64_t epoch, step;
@@ -82,6 +97,14 @@ struct stkd_step {
 	uint32_t rows_part; /* rows of each part, masked ones included; 0: the ids, spread evenly */
 	uint64_t real_tokens; /* of all ranks */
 	bool last_of_epoch;
+	/*
+	 * Groups pack and concat: ids is NULL, nids counts the rows, and row r holds segments
+	 * [row_first[r], row_first[r + 1]), the first one at its beginning, each of the others at the
+	 * next multiple of the spec's align. Other groups: NULL.
+	 */
+	const struct stkd_segment *segments;
+	const uint32_t *row_first;
+	uint64_t dropped_rows, dropped_tokens; /* last step, tail: drop: what was left over */
 };
 
 /* The rows of one (rank, micro). ids point into the step. */
@@ -89,6 +112,9 @@ struct stkd_part {
 	const uint64_t *ids;
 	uint32_t rows_real; /* ids given */
 	uint32_t rows;      /* rows of the batch; those from rows_real on are masked */
+	/* Packed: ids is NULL; the step's segments, and rows_real + 1 indices into them. */
+	const struct stkd_segment *segments;
+	const uint32_t *row_first;
 };
 
 /**
