@@ -103,6 +103,7 @@ static struct stkd_job *new_job(struct stkd_server *server, const struct stkd_co
 	job->world = attach->world;
 	job->replicas = attach->replicas;
 	job->spec = STK_STEAL(attach->spec);
+	job->limits.header_max = server->conf->header_max;
 	job->created_ns = stkd_now_ns();
 	job->next = server->jobs;
 	job->link = &server->jobs;
@@ -162,10 +163,9 @@ static int check_joins(const struct stkd_job *job, const struct stkd_attach *att
 static void open_work(uv_work_t *work)
 {
 	struct stkd_job *job = work->data;
-	struct stkd_shard_limits limits = {.header_max = job->server->conf->header_max};
 
-	job->result = stkd_stream_open(job->spec, job->name, job->world, &limits, &job->progress,
-				       &job->opened, &job->err);
+	job->result = stkd_stream_open(job->spec, job->name, job->world, &job->limits,
+				       &job->progress, &job->opened, &job->err);
 }
 
 static void refuse_all(struct stkd_job *job, const struct stk_err *err, bool of_rank, uint32_t rank)

@@ -33,7 +33,9 @@ struct stkd_job {
 	uint32_t world, replicas;
 	uint8_t *start; /* state, as the first attach gave it */
 	size_t start_size;
-	struct stk_spec *spec;      /* until the stream has it */
+	struct stk_spec *spec; /* until the stream has it */
+	/* The work thread must not look into a configuration that reloads. */
+	struct stkd_shard_limits limits;
 	struct stkd_stream *opened; /* NULL while opening */
 	bool opening;
 	unsigned pinned; /* somebody walks its connections, any of which may end meanwhile */
