@@ -6,7 +6,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
 import harness  # noqa: E402
-from harness import Case, Raw, Refused, attach_parameters, footprint, is_sanitized, random_lengths, wait_until  # noqa: E402
+from harness import Case, Raw, Refused, attach_parameters, footprint, is_sanitized, random_lengths, settled_fds, wait_until  # noqa: E402
 
 
 class Cycles(Case):
@@ -19,16 +19,14 @@ class Cycles(Case):
     def settled(self):
         self.d.wait_idle()
         wait_until(lambda: self.d.call("Status")["seats"] == 0, what="the end of all seats")
-        # The connection that asked is gone from the daemon a moment later.
-        last = None
-        while last != (last := footprint(self.d.pid)["fds"]):
-            time.sleep(0.05)
+        settled_fds(self.d.pid)
         return footprint(self.d.pid)
 
-    def check(self, before, rss_kb=512):
+    def check(self, before, rss_kb=1024):
         after = self.settled()
         self.assertEqual(after["fds"], before["fds"], (before, after))
-        self.assertLessEqual(after["maps"], before["maps"] + 10, (before, after))
+        # Not one more for each cycle; arenas of threads and a sanitizer's memory come when they come.
+        self.assertLessEqual(after["maps"], before["maps"] + 30, (before, after))
         self.assertLessEqual(after["shmem_kb"], before["shmem_kb"] + 64, (before, after))
         if not is_sanitized(self.d.pid):
             self.assertLessEqual(after["rss_kb"], before["rss_kb"] + rss_kb, (before, after))

@@ -21,14 +21,7 @@ class Bytes(Case):
         self.d = self.daemon("streams:\n  - {name: s, data: %s, rows: 4}\n" % self.data)
         self.good = self.attached(self.d, stream="s", job="good")
         self.good.run(3)
-        self.before = self.settled()
-
-    def settled(self):
-        last, now = None, harness.footprint(self.d.pid)["fds"]
-        while last != now:
-            time.sleep(0.05)
-            last, now = now, harness.footprint(self.d.pid)["fds"]
-        return now
+        self.before = harness.settled_fds(self.d.pid)
 
     def tearDown(self):
         """Whatever the test did: the daemon lives, holds what it held, and serves the others."""

@@ -86,9 +86,11 @@ class Killed(Case):
     def test_killed_trainers_leave_nothing_after_many_rounds(self):
         for i in range(3):
             self.one_round()
+        harness.settled_fds(self.d.pid)
         before = harness.footprint(self.d.pid)
         for i in range(12):
             self.one_round()
+        harness.settled_fds(self.d.pid)
         after = harness.footprint(self.d.pid)
         self.assertEqual(after["fds"], before["fds"])
         self.assertLessEqual(after["maps"], before["maps"] + 10)
@@ -102,13 +104,13 @@ class Killed(Case):
         t.cleanup()
 
     def test_a_trainer_killed_while_it_attaches_leaves_nothing(self):
-        before = harness.footprint(self.d.pid)
+        before = harness.settled_fds(self.d.pid)
         for delay in (0, 1, 2, 5, 10):
             t = self.trainer(self.d, self.data, job="early", keys=self.keys, wait=False)
             time.sleep(delay / 1000)
             t.kill()
         self.d.wait_idle()
-        wait_until(lambda: harness.footprint(self.d.pid)["fds"] <= before["fds"], SOON, "descriptors")
+        wait_until(lambda: harness.footprint(self.d.pid)["fds"] <= before, SOON, "descriptors")
 
 
 class Stopped(Case):

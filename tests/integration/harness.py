@@ -185,6 +185,15 @@ def footprint(pid):
     }
 
 
+def settled_fds(pid):
+    """Descriptors of a daemon, once it has put away the connections that were just closed."""
+    seen = [-1, -2, -3]
+    while len(set(seen[-3:])) > 1:
+        seen.append(footprint(pid)["fds"])
+        time.sleep(0.02)
+    return seen[-1]
+
+
 def cpu_ticks(pid):
     with open("/proc/%d/stat" % pid) as f:
         words = f.read().rsplit(")", 1)[1].split()

@@ -198,6 +198,7 @@ static void command_run(struct trainer *t, char *arg)
 
 	printf("\"entries\":[");
 	while ((endless || left--) && (r == 0 || r == STK_EPOCH_END)) {
+		fflush(stdout); /* a daemon may be started in there; a sanitizer's _exit() flushes too */
 		r = stk_client_next(t->client, WAIT_MS, &batch);
 		if (r != 0 && r != STK_EPOCH_END)
 			break;
