@@ -9,6 +9,7 @@
 #include "client/launch.h"
 #include "client/socket.h"
 
+#define INTERRUPT_MS 100
 #define LAUNCH_TRIES 3 /* a private daemon may end between our connect and our call */
 
 static json_t *attach_call(const struct stk__request *q)
@@ -44,15 +45,36 @@ static void report(const struct stk__request *q, const json_t *reply)
 		q->progress(q->progress_data, stage, number(p, "done"), number(p, "total"));
 }
 
+bool stk__is_interrupted(const struct stk__request *q)
+{
+	return q->interrupted && q->interrupted(q->interrupt_data);
+}
+
+int stk__await(const struct stk__request *q, int fd, struct stk_msg_in *in, int timeout_ms,
+	       json_t **ret, struct stk_err *err)
+{
+	int64_t deadline = stk__deadline(timeout_ms);
+	int r;
+
+	do {
+		int64_t slice = stk__deadline(INTERRUPT_MS);
+
+		if (stk__is_interrupted(q))
+			return stk_err_set(err, -EINTR, "interrupted");
+		r = stk__receive(fd, in, STK_MIN(slice, deadline), ret, err);
+	} while (r == -ETIMEDOUT && stk__left_ms(deadline));
+	return r;
+}
+
 /* Progress replies, each of which proves that the daemon works on it, up to the last one. */
 static int await_reply(int fd, struct stk_msg_in *in, const struct stk__request *q, json_t **ret,
 		       bool *ret_reached, struct stk_err *err)
 {
 	for (;;) {
 		json_t *reply;
-		int r = stk__receive(fd, in, stk__deadline(q->attach_timeout_ms), &reply, err);
+		int r = stk__await(q, fd, in, q->attach_timeout_ms, &reply, err);
 
-		*ret_reached |= r != -EPIPE && r != -ETIMEDOUT;
+		*ret_reached |= r != -EPIPE && r != -ETIMEDOUT && r != -EINTR;
 		if (r == -ETIMEDOUT)
 			return stk_err_set(err, r, "attach: stokerd said nothing for %d ms",
 					   q->attach_timeout_ms);

@@ -8,6 +8,7 @@
 
 #include "client/request.h"
 #include "client/session.h"
+#include "client/socket.h"
 
 /* What a successful attach tells beside the session. Zeroed is empty. */
 struct stk__attached {
@@ -24,5 +25,15 @@ struct stk__attached {
  */
 int stk__attach(const struct stk__request *request, struct stk__session **ret_session,
 		struct stk__attached *ret_attached, bool *ret_reached, struct stk_err *err);
+
+/* Whether the caller wants out. */
+bool stk__is_interrupted(const struct stk__request *request);
+
+/*
+ * One message, waited for in slices between which the caller may interrupt. -ETIMEDOUT after
+ * timeout_ms (-1: never); -EINTR; else as stk__receive().
+ */
+int stk__await(const struct stk__request *request, int fd, struct stk_msg_in *in, int timeout_ms,
+	       json_t **ret_message, struct stk_err *err);
 
 #endif

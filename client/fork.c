@@ -6,6 +6,8 @@
  */
 #include "client/session.h"
 
+#include <sys/mman.h>
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stk__session *sessions;
 static _Atomic unsigned generation;
@@ -32,6 +34,9 @@ static void in_child(void)
 	for (struct stk__session *s = sessions; s; s = s->next) {
 		pthread_mutex_init(&s->lock, NULL);
 		s->live = false;
+		/* What the child writes must not reach the parent's batches. */
+		mprotect(s->slots, s->slots_size, PROT_READ);
+		s->pin = NULL; /* CUDA is the parent's alone */
 		stk_closep(&s->sock);
 		stk_closep(&s->kick);
 		stk_closep(&s->wake);

@@ -89,7 +89,7 @@ static int find_folder(char *path, size_t size, struct stk_err *err)
 	}
 }
 
-/* Path of a file beside this library: build trees are used without being installed. */
+/* Path of a file beside this library: build trees and packages are used where they lie. */
 static bool beside_library(const char *relative, char *path, size_t size)
 {
 	_cleanup_(stk_freep) char *copy = NULL;
@@ -137,6 +137,8 @@ static int find_stokerd(char *path, size_t size, struct stk_err *err)
 		return 0;
 	}
 	if (beside_library("../daemon/serve/stokerd", path, size) && is_program(path))
+		return 0;
+	if (beside_library("../bin/stokerd", path, size) && is_program(path))
 		return 0;
 	snprintf(path, size, "%s/stokerd", STK_BINDIR);
 	if (is_program(path) || on_path(path, size))

@@ -273,6 +273,8 @@ static int wait_next(struct stk_client *c, int64_t deadline_ns, struct stk_batch
 			stk__client_lost(c);
 			continue;
 		}
+		if (r == NOTHING && stk__is_interrupted(&c->request))
+			return stk_err_set(&c->err, -EINTR, "interrupted while waiting");
 		if (r == NOTHING && late && c->epoll >= 0)
 			r = arm(c, ret);
 		if (r == NOTHING && late)
@@ -283,6 +285,16 @@ static int wait_next(struct stk_client *c, int64_t deadline_ns, struct stk_batch
 	if (c->waiting && c->epoll < 0)
 		end_wait(c);
 	return STK_TIMEOUT;
+}
+
+int stk_client_take(struct stk_client *c, struct stk_batch **ret_batch)
+{
+	int r = stk__client_usable(c);
+
+	if (r < 0)
+		return r;
+	r = c->session ? take(c, ret_batch) : c->final ? c->final : NOTHING;
+	return r == NOTHING ? STK_TIMEOUT : r;
 }
 
 int stk_client_next(struct stk_client *c, int timeout_ms, struct stk_batch **ret_batch)

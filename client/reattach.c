@@ -120,6 +120,10 @@ int stk__client_reattach(struct stk_client *c)
 		r = attach_once(c, deadline, &reached);
 		if (r == 0)
 			return 0;
+		if (r == -EINTR || stk__is_interrupted(&c->request)) {
+			c->restarted = false; /* the next call tries anew */
+			return stk_err_set(&c->err, -EINTR, "interrupted while attaching anew");
+		}
 		if (!is_passing(c, r, reached) || !stk__left_ms(deadline))
 			break;
 		poll(NULL, 0, STK_MIN(pause_ms, stk__left_ms(deadline)));
@@ -148,7 +152,7 @@ static int ask_seek(struct stk_client *c, const char *state, uint32_t *ret_era)
 			 timeout_ms < 0 ? INT32_MAX : timeout_ms, &c->err);
 	json_decref(message);
 	if (r == 0)
-		r = stk__receive(c->session->sock, &in, stk__deadline(timeout_ms), &reply, &c->err);
+		r = stk__await(&c->request, c->session->sock, &in, timeout_ms, &reply, &c->err);
 	if (r < 0)
 		return r == -ECONNRESET ? -EPIPE : r;
 	*ret_era = (uint32_t)json_integer_value(
@@ -160,7 +164,8 @@ static int ask_seek(struct stk_client *c, const char *state, uint32_t *ret_era)
 /* After these the connection may still bring an answer that nobody waits for: it is over. */
 static bool is_broken(int r)
 {
-	return r == -ETIMEDOUT || r == -EPIPE || r == -EBADMSG || r == -EMSGSIZE || r == -EMFILE;
+	return r == -ETIMEDOUT || r == -EINTR || r == -EPIPE || r == -EBADMSG || r == -EMSGSIZE ||
+	       r == -EMFILE;
 }
 
 static int seek_connected(struct stk_client *c, const char *state, uint32_t *ret_era)

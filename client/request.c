@@ -60,7 +60,7 @@ static int copy_opts(const struct stk_client_opts *opts, struct stk_client_opts 
 
 static int check_opts(const struct stk_client_opts *o, struct stk_err *err)
 {
-	if (!!o->stream + !!o->path + !!o->spec != 1)
+	if (!!o->stream + !!o->path > 1 || !(o->stream || o->path || o->spec))
 		return stk_err_set(err, -EINVAL, "options: give one of stream, path and spec");
 	if (o->flags || o->reserved)
 		return stk_err_set(err, -EINVAL,
@@ -122,8 +122,12 @@ static int take_state(struct stk__request *q, const struct stk_client_opts *o, s
 static int default_job(char *text, size_t size)
 {
 	const char *id = getenv("TORCHELASTIC_RUN_ID");
+	const char *port = getenv("MASTER_PORT");
 	const char *step;
 
+	/* torchrun calls every run "none" that was given no name; two on a node differ in their port. */
+	if (id && !strcmp(id, "none") && port && *port)
+		return snprintf(text, size, "torchrun-%s", port);
 	if (id && *id)
 		return snprintf(text, size, "%s", id);
 	id = getenv("SLURM_JOB_ID");
@@ -260,6 +264,8 @@ static int take_texts(struct stk__request *q, const struct stk_client_opts *o, s
 	q->reconnect_ms = o->reconnect_ms;
 	q->progress = o->progress;
 	q->progress_data = o->progress_data;
+	q->interrupted = o->interrupted;
+	q->interrupt_data = o->interrupt_data;
 	return 0;
 }
 

@@ -68,7 +68,7 @@ struct stk_client_opts {
 	const char *stream; /* name of a configured stream, or NULL */
 	const char *path;   /* shards: file, directory or glob, or NULL; one of the two is needed */
 	const char *const *keys; /* spec keys "rows=32", NULL-terminated; NULL: none */
-	const char *spec;        /* whole spec as JSON or YAML text instead of path; NULL: none */
+	const char *spec;        /* spec as JSON or YAML text: whole, or on top of stream or path */
 	const char *job;      /* NULL: from the launcher's environment, else this process alone */
 	const char *socket;   /* NULL: see enum stk_daemon */
 	uint32_t daemon;      /* enum stk_daemon */
@@ -83,6 +83,10 @@ struct stk_client_opts {
 	void *progress_data;
 	uint32_t flags; /* must be 0 */
 	uint32_t reserved;
+	/* Called several times a second while open, next or seek waits; true ends the wait with -EINTR.
+	 * May be NULL. */
+	int (*interrupted)(void *data);
+	void *interrupt_data;
 };
 
 /**
@@ -119,6 +123,25 @@ STK_PUBLIC struct stk_client *stk_client_close(struct stk_client *client);
  */
 STK_PUBLIC int stk_client_next(struct stk_client *client, int timeout_ms,
 			       struct stk_batch **ret_batch);
+
+/**
+ * stk_client_take() - the next batch if one is ready
+ *
+ * As stk_client_next() with a timeout of 0, but looks at the ring alone: no system call, no
+ * attaching anew. STK_TIMEOUT also when the connection is lost; stk_client_next() sees to that.
+ */
+STK_PUBLIC int stk_client_take(struct stk_client *client, struct stk_batch **ret_batch);
+
+/**
+ * stk_client_why() - who is waited for, in one sentence with figures
+ * @text: room for @size bytes; always terminated
+ *
+ * Names the limiting stage: trainer, ring, assembly, plan or stokerd. Asks the daemon, and waits for
+ * it at most two seconds.
+ *
+ * Return: 0; or the negative errno of the call, and then @text says that stokerd does not answer.
+ */
+STK_PUBLIC int stk_client_why(struct stk_client *client, char *text, size_t size);
 
 /**
  * stk_batch_release() - give a batch's memory back

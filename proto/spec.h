@@ -59,6 +59,8 @@ struct stk_spec_data {
 	uint64_t weight; /* parts per million; 1000000 is 1.0 */
 };
 
+enum stk_default_fields { STK_FIELDS_STORED, STK_FIELDS_TORCH };
+
 struct stk_spec_field {
 	char *name; /* in the batch */
 	char *from; /* stored field; NULL: same as name (copy) or the length field (mask, lengths) */
@@ -136,6 +138,7 @@ struct stk_spec {
 	int lock, numa; /* enum stk_need; -1: by kind of daemon (system require, private try) */
 	struct stk_spec_field *fields; /* NULL: every field as stored, and attention_mask */
 	size_t nfields;
+	int default_fields; /* enum stk_default_fields: what fields: NULL means */
 };
 
 /* The tables, for man pages, stubs and completion. */

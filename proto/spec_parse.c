@@ -26,6 +26,7 @@ static const char *const pad_to_names[] = {"longest", "edge", NULL};
 static const char *const tail_names[] = {"short", "pad", "drop", NULL};
 static const char *const block_unit_names[] = {"samples", "tokens", NULL};
 static const char *const stop_names[] = {"first_exhausted", "all_exhausted", "never", NULL};
+static const char *const default_fields_names[] = {"stored", "torch", NULL};
 static const char *const need_names[] = {"try", "require", NULL};
 
 const char *stk_need_name(int need)
@@ -243,16 +244,21 @@ static const struct stk_key keys[] = {
 	CHOICE(numa, NULL, need_names, 0,
 	       "place batch memory on the trainer's NUMA node; left out: the daemon's"),
 	CUSTOM(fields, STK_KEY_DIGEST,
-	       "tensors of a batch, a list of maps of the field keys; left out: every field as stored, and attention_mask",
+	       "tensors of a batch, a list of maps of the field keys; left out: see default_fields",
 	       stk__spec_fields_parse, stk__spec_fields_to_json),
+	CHOICE(default_fields, "stored", default_fields_names, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "tensors without fields: every field as stored and attention_mask (bool), or as torch has them: integers but fixed bytes as i64, labels of the length field padded with -100, attention_mask (i64)"),
 };
 /* clang-format on */
 
 static const struct stk_key_hint hints[] = {
 	{"batch_size", "use rows"},
-	{"batch_sizes", "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
-	{"bucket_batch_limit", "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
-	{"bucket_batch_sizes", "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
+	{"batch_sizes",
+	 "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
+	{"bucket_batch_limit",
+	 "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
+	{"bucket_batch_sizes",
+	 "use rows (one number, or a list of one for each bucket) or tokens (a budget)"},
 	{"micro_batch_size", "use rows"},
 	{"gradient_accumulation_steps", "use accumulate"},
 	{"max_tokens", "use tokens"},
@@ -392,8 +398,8 @@ static int check_grouping(const struct stk_spec *spec, const struct stk_tree *ma
 		bool broken;
 	} rules[] = {
 		{"length", "names two fields, which is for group: bucket with edges",
-		 spec->length2 && (spec->group != STK_GROUP_BUCKET ||
-				   (!spec->nedges && !spec->edges_file))},
+		 spec->length2 &&
+			 (spec->group != STK_GROUP_BUCKET || (!spec->nedges && !spec->edges_file))},
 		{"rows", "is a list, which is for group: bucket",
 		 spec->nrows && spec->group != STK_GROUP_BUCKET},
 		{"largest_first", "is for group: bucket",

@@ -314,24 +314,82 @@ static int add_field(struct stkd_assembly *assembly, const struct stk_spec_field
 	return 0;
 }
 
-/* Every stored field as it is, and the mask of the length field unless one is stored. */
+static bool has_field(const struct stkd_dataset *dataset, const char *name)
+{
+	for (uint32_t i = 0; i < dataset->nfields; i++)
+		if (!strcmp(dataset->fields[i].name, name))
+			return true;
+	return false;
+}
+
+static bool is_integer(const struct stkd_field *stored)
+{
+	return stk_dtype_class(stored->dtype) == STK_DTYPE_IS_INT;
+}
+
+/* As torch wants it: indices of 64 bits, labels whose padding the loss ignores. Fixed bytes are pixels. */
+static struct stk_spec_field torch_field(const struct stkd_field *stored)
+{
+	struct stk_spec_field copy = {.name = stored->name};
+	bool labels = !strcmp(stored->name, "labels");
+
+	if (!is_integer(stored) || (!stored->ragged && stored->dtype == STK_DTYPE_U8) ||
+	    !stkd_copy_find(stored->dtype, STK_DTYPE_I64))
+		return copy;
+	copy.dtype = STK_DTYPE_I64;
+	if (labels && stored->ragged) {
+		copy.pad_set = true;
+		copy.pad = -100;
+		copy.pad_float = -100.0;
+	}
+	return copy;
+}
+
+/* Labels of the length field, unless some are stored or it does not hold tokens. */
+static int add_torch_labels(struct stkd_assembly *assembly, const struct stk_spec *spec,
+			    struct stk_err *err)
+{
+	const struct stkd_field *tokens =
+		&assembly->dataset->fields[assembly->dataset->length_field];
+	struct stk_spec_field labels = {
+		.name = (char[]){"labels"},
+		.from = tokens->name,
+		.dtype = STK_DTYPE_I64,
+		.pad_set = true,
+		.pad = -100,
+		.pad_float = -100.0,
+	};
+
+	if (has_field(assembly->dataset, labels.name) || !is_integer(tokens) || tokens->ndims)
+		return 0;
+	return add_field(assembly, &labels, spec, err);
+}
+
+/* Every stored field, and the mask of the length field unless one is stored. */
 static int add_stored_fields(struct stkd_assembly *assembly, const struct stk_spec *spec,
 			     struct stk_err *err)
 {
 	const struct stkd_dataset *dataset = assembly->dataset;
 	struct stk_spec_field mask = {.name = (char[]){"attention_mask"}, .make = STK_MAKE_MASK};
-	bool stored = false;
+	bool torch = spec->default_fields == STK_FIELDS_TORCH;
 	int r;
 
 	for (uint32_t i = 0; i < dataset->nfields; i++) {
 		struct stk_spec_field copy = {.name = dataset->fields[i].name};
 
-		stored = stored || !strcmp(copy.name, mask.name);
+		if (torch)
+			copy = torch_field(&dataset->fields[i]);
 		r = add_field(assembly, &copy, spec, err);
 		if (r < 0)
 			return r;
 	}
-	return stored ? 0 : add_field(assembly, &mask, spec, err);
+	if (torch) {
+		mask.dtype = STK_DTYPE_I64;
+		r = add_torch_labels(assembly, spec, err);
+		if (r < 0)
+			return r;
+	}
+	return has_field(dataset, mask.name) ? 0 : add_field(assembly, &mask, spec, err);
 }
 
 int stkd_fields_compile(struct stkd_assembly *assembly, const struct stk_spec *spec,

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/python/ext/batch.h"
+
+#include <stddef.h>
+
+struct batch {
+	PyObject_HEAD PyObject *tensors; /* dict */
+	bool plain;                      /* made from a dict: there are no figures */
+	struct stk_batch_info info;
+	struct lease
+		*lease; /* NULL: plain or moved; then what is below is there or never will be */
+	struct maker *maker;
+	PyObject *sample_ids, *lengths, *state; /* NULL: not asked for yet */
+};
+
+static PyTypeObject *type;
+
+struct maker *maker_ref(struct maker *maker)
+{
+	maker->refs++;
+	return maker;
+}
+
+struct maker *maker_unref(struct maker *maker)
+{
+	if (!maker || --maker->refs)
+		return NULL;
+	Py_XDECREF(maker->from_capsule);
+	Py_XDECREF(maker->from_tensor);
+	Py_XDECREF(maker->as_bool);
+	free(maker);
+	return NULL;
+}
+
+static PyObject *make(const struct maker *maker, const struct view *view)
+{
+	PyObject *made;
+
+	if (!maker->from_capsule) {
+		made = tensor_new(view);
+		return maker->from_tensor ? ext_call(maker->from_tensor, made) : made;
+	}
+	made = ext_call(maker->from_capsule, tensor_capsule(view, !!maker->as_bool));
+	return view->element == STK_BOOL && maker->as_bool ? ext_call(maker->as_bool, made) : made;
+}
+
+static struct batch *new_batch(void)
+{
+	struct batch *b = (struct batch *)PyType_GenericAlloc(type, 0);
+
+	if (b)
+		b->tensors = PyDict_New();
+	if (b && !b->tensors)
+		Py_CLEAR(b);
+	return b;
+}
+
+static int make_tensors(struct batch *b, PyObject *const *names, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		struct view view;
+		PyObject *tensor;
+		int r;
+
+		if (!lease_view(b->lease, i, b->maker->read_only, &view))
+			return 0; /* fewer than the client was told: those that are there */
+		tensor = make(b->maker, &view);
+		if (!tensor)
+			return -1;
+		r = PyDict_SetItem(b->tensors, names[i], tensor);
+		Py_DECREF(tensor);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static PyObject *state_of(const struct stk_batch *batch)
+{
+	char state[STK_STATE_MAX];
+	int n = stk_batch_state(batch, state, sizeof(state));
+
+	return n < 0 ? ext_raise(n, "state") : PyBytes_FromStringAndSize(state, n);
+}
+
+PyObject *batch_new(struct stk_batch *batch, struct lease_count *count, struct maker *maker,
+		    PyObject *const *names, uint32_t n)
+{
+	struct lease *lease = lease_new(batch, count, maker->copy);
+	struct batch *b;
+
+	if (!lease)
+		return PyErr_NoMemory();
+	b = new_batch();
+	if (!b) {
+		lease_unref(lease);
+		return NULL;
+	}
+	b->lease = lease;
+	b->maker = maker_ref(maker);
+	b->info.size = sizeof(b->info);
+	stk_batch_info(batch, &b->info);
+	if (make_tensors(b, names, n) < 0) {
+		Py_DECREF(b);
+		return NULL;
+	}
+	if (maker->copy) {
+		b->state = state_of(batch); /* the descriptor is the next batch's after this */
+		lease_settle(lease);
+		if (!b->state)
+			Py_CLEAR(b);
+	}
+	return (PyObject *)b;
+}
+
+static int batch_traverse(PyObject *self, visitproc visit, void *arg)
+{
+	Py_VISIT(Py_TYPE(self));
+	Py_VISIT(((struct batch *)self)->tensors);
+	Py_VISIT(((struct batch *)self)->sample_ids);
+	Py_VISIT(((struct batch *)self)->lengths);
+	return 0;
+}
+
+static int batch_clear(PyObject *self)
+{
+	struct batch *b = (struct batch *)self;
+
+	Py_CLEAR(b->tensors);
+	Py_CLEAR(b->sample_ids);
+	Py_CLEAR(b->lengths);
+	Py_CLEAR(b->state);
+	return 0;
+}
+
+static void batch_dealloc(PyObject *self)
+{
+	struct batch *b = (struct batch *)self;
+
+	PyObject_GC_UnTrack(self);
+	batch_clear(self);
+	lease_unref(b->lease);
+	maker_unref(b->maker);
+	ext_free(self);
+}
+
+/* Batch({...}): what default converters make of a mapping. */
+static PyObject *batch_tp_new(PyTypeObject *subtype, PyObject *args, PyObject *kwargs)
+{
+	PyObject *mapping = NULL;
+	struct batch *b;
+
+	(void)subtype;
+	if (kwargs && PyDict_Size(kwargs)) {
+		PyErr_SetString(PyExc_TypeError, "stoker.Batch() takes one mapping");
+		return NULL;
+	}
+	if (!PyArg_ParseTuple(args, "|O:Batch", &mapping))
+		return NULL;
+	b = new_batch();
+	if (!b)
+		return NULL;
+	b->plain = true;
+	if (mapping && PyDict_Update(b->tensors, mapping) < 0)
+		Py_CLEAR(b);
+	return (PyObject *)b;
+}
+
+/* Number attributes. */
+struct figure {
+	size_t offset, size;
+};
+#define FIGURE(name)                                                                               \
+	&(struct figure)                                                                           \
+	{                                                                                          \
+		offsetof(struct stk_batch_info, name), sizeof(((struct stk_batch_info *)0)->name)  \
+	}
+
+static bool has_figures(const struct batch *b, const char *name)
+{
+	if (!b->plain)
+		return true;
+	PyErr_Format(PyExc_AttributeError,
+		     "%s: this batch was made from a dict, not by a stoker.Loader", name);
+	return false;
+}
+
+static PyObject *get_figure(PyObject *self, void *closure)
+{
+	const struct batch *b = (const struct batch *)self;
+	const struct figure *f = closure;
+	const char *at = (const char *)&b->info + f->offset;
+
+	if (!has_figures(b, "figures"))
+		return NULL;
+	if (f->size == sizeof(uint32_t))
+		return PyLong_FromUnsignedLong(*(const uint32_t *)at);
+	return PyLong_FromUnsignedLongLong(*(const uint64_t *)at);
+}
+
+static PyObject *get_last_micro(PyObject *self, void *unused)
+{
+	const struct batch *b = (const struct batch *)self;
+
+	(void)unused;
+	return has_figures(b, "last_micro") ? PyBool_FromLong(b->info.last_micro) : NULL;
+}
+
+static PyObject *get_rows_tensor(PyObject *self, void *closure)
+{
+	struct batch *b = (struct batch *)self;
+	PyObject **kept = closure ? &b->lengths : &b->sample_ids;
+	struct view view;
+
+	if (!has_figures(b, closure ? "lengths" : "sample_ids"))
+		return NULL;
+	if (!*kept) {
+		if (closure)
+			lease_view_lengths(b->lease, &b->info, b->maker->read_only, &view);
+		else
+			lease_view_ids(b->lease, &b->info, b->maker->read_only, &view);
+		*kept = make(b->maker, &view);
+	}
+	Py_XINCREF(*kept);
+	return *kept;
+}
+
+static PyObject *get_state(PyObject *self, void *unused)
+{
+	struct batch *b = (struct batch *)self;
+
+	(void)unused;
+	if (!has_figures(b, "state"))
+		return NULL;
+	if (!b->state)
+		b->state = state_of(b->lease->batch);
+	Py_XINCREF(b->state);
+	return b->state;
+}
+
+PyObject *batch_state(PyObject *self)
+{
+	if (!PyObject_TypeCheck(self, type)) {
+		PyErr_Format(PyExc_TypeError, "a batch of a stoker.Loader is needed, not %R",
+			     (PyObject *)Py_TYPE(self));
+		return NULL;
+	}
+	return get_state(self, NULL);
+}
+
+static PyObject *getitem(PyObject *self, PyObject *key)
+{
+	PyObject *value = PyDict_GetItemWithError(((struct batch *)self)->tensors, key);
+
+	if (!value && !PyErr_Occurred())
+		PyErr_SetObject(PyExc_KeyError, key);
+	Py_XINCREF(value);
+	return value;
+}
+
+static Py_ssize_t length(PyObject *self)
+{
+	return PyDict_Size(((struct batch *)self)->tensors);
+}
+
+static int contains(PyObject *self, PyObject *key)
+{
+	return PyDict_Contains(((struct batch *)self)->tensors, key);
+}
+
+static PyObject *iter(PyObject *self)
+{
+	return PyObject_GetIter(((struct batch *)self)->tensors);
+}
+
+static PyObject *keys(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return PyObject_CallMethod(((struct batch *)self)->tensors, "keys", NULL);
+}
+
+static PyObject *values(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return PyObject_CallMethod(((struct batch *)self)->tensors, "values", NULL);
+}
+
+static PyObject *items(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return PyObject_CallMethod(((struct batch *)self)->tensors, "items", NULL);
+}
+
+static PyObject *get(PyObject *self, PyObject *args)
+{
+	PyObject *key, *fallback = Py_None, *value;
+
+	if (!PyArg_ParseTuple(args, "O|O:get", &key, &fallback))
+		return NULL;
+	value = PyDict_GetItemWithError(((struct batch *)self)->tensors, key);
+	if (!value && PyErr_Occurred())
+		return NULL;
+	return Py_NewRef(value ? value : fallback);
+}
+
+static PyObject *repr(PyObject *self)
+{
+	struct batch *b = (struct batch *)self;
+	PyObject *names = PyDict_Keys(b->tensors), *text;
+
+	if (!names)
+		return NULL;
+	if (b->plain)
+		text = PyUnicode_FromFormat("stoker.Batch(%R)", names);
+	else
+		text = PyUnicode_FromFormat("stoker.Batch(%R, epoch=%llu, step=%llu, rows=%u)",
+					    names, (unsigned long long)b->info.epoch,
+					    (unsigned long long)b->info.step, b->info.rows);
+	Py_DECREF(names);
+	return text;
+}
+
+/* Elsewhere it is a plain one. */
+static PyObject *reduce(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return Py_BuildValue("(O(O))", (PyObject *)type, ((struct batch *)self)->tensors);
+}
+
+/* to() and pin() need the framework: they are Python, and rare. */
+static PyObject *delegate(const char *name, PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	PyObject *module = PyImport_ImportModule("stoker._device"), *function = NULL;
+	PyObject *head = NULL, *all = NULL, *result = NULL;
+
+	if (module)
+		function = PyObject_GetAttrString(module, name);
+	if (function)
+		head = PyTuple_Pack(1, self);
+	if (head)
+		all = PySequence_Concat(head, args);
+	if (all)
+		result = PyObject_Call(function, all, kwargs);
+	Py_XDECREF(module);
+	Py_XDECREF(function);
+	Py_XDECREF(head);
+	Py_XDECREF(all);
+	return result;
+}
+
+static PyObject *to(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	return delegate("to", self, args, kwargs);
+}
+
+static PyObject *pin(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	return delegate("pin", self, args, kwargs);
+}
+
+/* _moved(tensors, sample_ids, lengths): the same batch with other tensors and no slot. */
+static PyObject *moved(PyObject *self, PyObject *args)
+{
+	const struct batch *from = (const struct batch *)self;
+	PyObject *tensors, *sample_ids, *lengths;
+	struct batch *b;
+
+	if (!PyArg_ParseTuple(args, "O!OO:_moved", &PyDict_Type, &tensors, &sample_ids, &lengths))
+		return NULL;
+	b = new_batch();
+	if (!b)
+		return NULL;
+	b->plain = from->plain;
+	b->info = from->info;
+	if (!b->plain) {
+		b->sample_ids = Py_NewRef(sample_ids);
+		b->lengths = Py_NewRef(lengths);
+		b->state = get_state(self, NULL);
+	}
+	if (PyDict_Update(b->tensors, tensors) < 0 || (!b->plain && !b->state))
+		Py_CLEAR(b);
+	return (PyObject *)b;
+}
+
+#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
+
+static PyMethodDef methods[] = {
+	{"keys", keys, METH_NOARGS, "keys()\n--\n\nNames of the tensors."},
+	{"values", values, METH_NOARGS, "values()\n--\n\nThe tensors."},
+	{"items", items, METH_NOARGS, "items()\n--\n\nNames and tensors."},
+	{"get", get, METH_VARARGS, "get(key, default=None)\n--\n\nA tensor, or the default."},
+	{"to", WITH_KEYWORDS(to), METH_VARARGS | METH_KEYWORDS,
+	 "to(device, non_blocking=False)\n--\n\n"
+	 "The batch with its tensors on another device; on the same device the batch itself."},
+	{"pin", WITH_KEYWORDS(pin), METH_VARARGS | METH_KEYWORDS,
+	 "pin()\n--\n\nThe batch with its tensors in page-locked memory; without CUDA the batch "
+	 "itself."},
+	{"pin_memory", WITH_KEYWORDS(pin), METH_VARARGS | METH_KEYWORDS,
+	 "pin_memory()\n--\n\nThe same as pin()."},
+	{"_moved", moved, METH_VARARGS, NULL},
+	{"__reduce__", reduce, METH_NOARGS, NULL},
+	{0},
+};
+
+#define NUMBER(name, member, doc)                                                                  \
+	{                                                                                          \
+		name, get_figure, NULL, doc, FIGURE(member)                                        \
+	}
+
+static PyGetSetDef getset[] = {
+	NUMBER("epoch", epoch, "epoch, from 0"),
+	NUMBER("step", step, "step of the epoch, from 0"),
+	NUMBER("micro", micro, "micro-batch of the step, from 0"),
+	{"last_micro", get_last_micro, NULL, "whether it is the step's last micro-batch", NULL},
+	NUMBER("shape_class", shape_class, "index into Loader.shapes()"),
+	NUMBER("edge", edge, "bucket edge of the shape class"),
+	NUMBER("rows", rows, "rows, masked ones included"),
+	NUMBER("rows_real", rows_real, "rows that hold a sample"),
+	NUMBER("rows_bad", rows_bad, "rows that were masked because of their bytes"),
+	NUMBER("width", width, "padded length"),
+	NUMBER("max_seqlen", max_length, "length of the longest row"),
+	NUMBER("real_tokens", real_tokens, "tokens without padding"),
+	NUMBER("padded_tokens", padded_tokens, "tokens with padding"),
+	NUMBER("global_tokens", global_tokens,
+	       "label tokens of all ranks in this optimiser step: divide a summed loss by it"),
+	{"sample_ids", get_rows_tensor, NULL, "[rows] ids of the samples, -1 for a masked row",
+	 NULL},
+	{"lengths", get_rows_tensor, NULL, "[rows] lengths without padding", (void *)1},
+	{"state", get_state, NULL, "bytes: where to continue after this batch", NULL},
+	{0},
+};
+
+static PyType_Slot slots[] = {
+	{Py_tp_new, batch_tp_new},
+	{Py_tp_dealloc, batch_dealloc},
+	{Py_tp_traverse, batch_traverse},
+	{Py_tp_clear, batch_clear},
+	{Py_tp_repr, repr},
+	{Py_tp_iter, iter},
+	{Py_tp_methods, methods},
+	{Py_tp_getset, getset},
+	{Py_mp_subscript, getitem},
+	{Py_mp_length, length},
+	{Py_sq_contains, contains},
+	{Py_tp_doc,
+	 "Batch(mapping)\n--\n\n"
+	 "A read-only mapping from field name to tensor. The memory of a Loader's batch is "
+	 "given back when the batch and all its tensors are gone; clone() what you keep."},
+	{0},
+};
+
+static PyType_Spec spec = {
+	.name = "stoker._stoker.Batch",
+	.basicsize = sizeof(struct batch),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+	.slots = slots,
+};
+
+int ext_add_batch(PyObject *module)
+{
+	type = ext_add_type(module, &spec);
+	return type ? 0 : -1;
+}

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/python/ext/client.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#define SHAPES_MAX 4096
+
+static PyTypeObject *client_type, *epoch_type;
+static _Atomic unsigned forks;
+
+static void forked(void)
+{
+	/* Relaxed: single-threaded here. */
+	atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+bool client_usable(const struct client *c)
+{
+	if (c->generation != atomic_load_explicit(&forks, memory_order_relaxed)) {
+		ext_raise(-ECHILD, "this loader belongs to the process that forked; make one here");
+		return false;
+	}
+	if (!c->client) {
+		ext_raise(-EBADF, "this loader is closed");
+		return false;
+	}
+	return true;
+}
+
+void client_enter(struct client *c)
+{
+	PyThreadState *thread = PyEval_SaveThread();
+
+	pthread_mutex_lock(&c->lock);
+	c->released = thread;
+}
+
+void client_leave(struct client *c)
+{
+	PyThreadState *thread = c->released;
+
+	c->released = NULL;
+	pthread_mutex_unlock(&c->lock);
+	PyEval_RestoreThread(thread);
+}
+
+/* Called by the library now and then while it waits. */
+static int interrupted(void *data)
+{
+	struct client *c = data;
+	int r;
+
+	PyEval_RestoreThread(c->released);
+	r = PyErr_Occurred() ? -1 : PyErr_CheckSignals();
+	c->released = PyEval_SaveThread();
+	return r < 0;
+}
+
+static void progress(void *data, const char *stage, uint64_t done, uint64_t total)
+{
+	struct client *c = data;
+
+	PyEval_RestoreThread(c->released);
+	if (c->progress && c->progress != Py_None && !PyErr_Occurred())
+		Py_XDECREF(PyObject_CallFunction(c->progress, "sKK", stage,
+						 (unsigned long long)done,
+						 (unsigned long long)total));
+	c->released = PyEval_SaveThread();
+}
+
+static int make_maker(struct client *c, PyObject *given)
+{
+	PyObject *from_capsule, *from_tensor, *as_bool;
+	int read_only, copy;
+
+	if (!PyArg_ParseTuple(given, "OOOpp:maker", &from_capsule, &from_tensor, &as_bool,
+			      &read_only, &copy))
+		return -1;
+	c->maker = calloc(1, sizeof(*c->maker));
+	c->count = lease_count_new();
+	if (!c->maker || !c->count) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	*c->maker = (struct maker){
+		.refs = 1,
+		.from_capsule = from_capsule == Py_None ? NULL : Py_NewRef(from_capsule),
+		.from_tensor = from_tensor == Py_None ? NULL : Py_NewRef(from_tensor),
+		.as_bool = as_bool == Py_None ? NULL : Py_NewRef(as_bool),
+		.read_only = read_only,
+		.copy = copy,
+	};
+	return 0;
+}
+
+static PyObject *state_bytes(struct client *c)
+{
+	char state[STK_STATE_MAX];
+	int n;
+
+	client_enter(c);
+	n = c->client ? stk_client_state(c->client, state, sizeof(state)) : -EBADF;
+	client_leave(c);
+	return n < 0 ? ext_raise(n, "state") : PyBytes_FromStringAndSize(state, n);
+}
+
+/* Nothing was fetched ahead: the only state to go back to is the present one. */
+static int restart_recent(struct client *c)
+{
+	PyObject *state;
+
+	if (!c->lookahead)
+		return 0;
+	state = state_bytes(c);
+	Py_XDECREF(c->recent);
+	c->recent = state ? PyList_New(0) : NULL;
+	if (c->recent && PyList_Append(c->recent, state) < 0)
+		Py_CLEAR(c->recent);
+	Py_XDECREF(state);
+	return c->recent ? 0 : -1;
+}
+
+static int open_client(struct client *c, struct stk_client_opts *opts)
+{
+	struct stk_client_info info = {.size = sizeof(info)};
+	char error[2048] = "";
+	int r;
+
+	opts->size = sizeof(*opts);
+	opts->progress = progress;
+	opts->progress_data = c;
+	opts->interrupted = interrupted;
+	opts->interrupt_data = c;
+	client_enter(c);
+	r = stk_client_open(opts, &c->client, error, sizeof(error));
+	client_leave(c);
+	if (r < 0) {
+		ext_raise(r, error);
+		return -1;
+	}
+	if (PyErr_Occurred())
+		return -1;
+	stk_client_info(c->client, &info);
+	c->slots = info.slots;
+	return restart_recent(c);
+}
+
+static int parse_opts(struct client *c, PyObject *args, PyObject *kwargs, struct stk_client_opts *o)
+{
+	static char *names[] = {"stream",
+				"path",
+				"spec",
+				"job",
+				"socket",
+				"daemon",
+				"rank",
+				"world",
+				"replica",
+				"replicas",
+				"attach_timeout_ms",
+				"reconnect_ms",
+				"state",
+				"progress",
+				"on_wait",
+				"maker",
+				"timeout_ms",
+				"lookahead",
+				NULL};
+	PyObject *maker;
+	Py_ssize_t state_size = 0;
+	const char *state = NULL;
+
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$zzzzzIIIIIiiz#OOO!II:Client", names,
+					 &o->stream, &o->path, &o->spec, &o->job, &o->socket,
+					 &o->daemon, &o->rank, &o->world, &o->replica, &o->replicas,
+					 &o->attach_timeout_ms, &o->reconnect_ms, &state,
+					 &state_size, &c->progress, &c->on_wait, &PyTuple_Type,
+					 &maker, &c->timeout_ms, &c->lookahead)) {
+		c->progress = c->on_wait = NULL; /* borrowed so far */
+		return -1;
+	}
+	Py_INCREF(c->progress);
+	Py_INCREF(c->on_wait);
+	o->state = state;
+	o->state_size = (size_t)state_size;
+	return make_maker(c, maker);
+}
+
+static PyObject *client_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	struct client *c = (struct client *)PyType_GenericAlloc(type, 0);
+	struct stk_client_opts opts = {0};
+
+	if (!c)
+		return NULL;
+	pthread_mutex_init(&c->lock, NULL);
+	c->generation = atomic_load_explicit(&forks, memory_order_relaxed);
+	if (parse_opts(c, args, kwargs, &opts) < 0 || open_client(c, &opts) < 0)
+		Py_CLEAR(c);
+	return (PyObject *)c;
+}
+
+static int client_traverse(PyObject *self, visitproc visit, void *arg)
+{
+	struct client *c = (struct client *)self;
+
+	Py_VISIT(Py_TYPE(self));
+	Py_VISIT(c->progress);
+	Py_VISIT(c->on_wait);
+	Py_VISIT(c->recent);
+	return 0;
+}
+
+static int client_clear(PyObject *self)
+{
+	struct client *c = (struct client *)self;
+
+	Py_CLEAR(c->progress);
+	Py_CLEAR(c->on_wait);
+	Py_CLEAR(c->recent);
+	return 0;
+}
+
+static void client_dealloc(PyObject *self)
+{
+	struct client *c = (struct client *)self;
+
+	PyObject_GC_UnTrack(self);
+	client_clear(self);
+	c->client = stk_client_close(c->client);
+	for (uint32_t i = 0; i < c->nnames; i++)
+		Py_DECREF(c->names[i]);
+	free(c->names);
+	maker_unref(c->maker);
+	lease_count_unref(c->count);
+	ext_free(self);
+}
+
+static PyObject *client_close(PyObject *self, PyObject *unused)
+{
+	struct client *c = (struct client *)self;
+
+	(void)unused;
+	/* In a forked child the lock may be held by a thread that is not there. */
+	if (c->generation != atomic_load_explicit(&forks, memory_order_relaxed))
+		Py_RETURN_NONE;
+	client_enter(c);
+	c->client = stk_client_close(c->client);
+	client_leave(c);
+	Py_RETURN_NONE;
+}
+
+static PyObject *client_epoch(PyObject *self, PyObject *unused);
+
+static PyObject *client_state(PyObject *self, PyObject *unused)
+{
+	struct client *c = (struct client *)self;
+
+	(void)unused;
+	if (!client_usable(c))
+		return NULL;
+	if (c->recent)
+		return Py_XNewRef(PyList_GetItem(c->recent, 0));
+	return state_bytes(c);
+}
+
+static PyObject *client_state_after(PyObject *self, PyObject *batch)
+{
+	(void)self;
+	return batch_state(batch);
+}
+
+static PyObject *client_seek(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	const char *state;
+	Py_ssize_t size;
+	int r = -EBADF;
+
+	if (!PyArg_ParseTuple(args, "z#:seek", &state, &size) || !client_usable(c))
+		return NULL;
+	client_enter(c);
+	if (c->client)
+		r = stk_client_seek(c->client, state, (size_t)size);
+	client_leave(c);
+	if (r < 0)
+		return ext_raise(r, c->client ? stk_client_error(c->client) : "");
+	c->any = c->ended = false;
+	if (restart_recent(c) < 0)
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+static PyObject *client_shapes(PyObject *self, PyObject *unused)
+{
+	struct client *c = (struct client *)self;
+	struct stk_shape shapes[SHAPES_MAX];
+	PyObject *list;
+	int n;
+
+	(void)unused;
+	if (!client_usable(c))
+		return NULL;
+	n = stk_client_shapes(c->client, shapes, SHAPES_MAX);
+	list = PyList_New(0);
+	for (int i = 0; list && i < n && i < SHAPES_MAX; i++) {
+		PyObject *item = Py_BuildValue("(IIIII)", shapes[i].edge, shapes[i].rows,
+					       shapes[i].width_min, shapes[i].width_max,
+					       shapes[i].width_multiple);
+
+		if (!item || PyList_Append(list, item) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(item);
+	}
+	return list;
+}
+
+static PyObject *client_info(PyObject *self, PyObject *unused)
+{
+	struct client *c = (struct client *)self;
+	struct stk_client_info i = {.size = sizeof(i)};
+
+	(void)unused;
+	if (!client_usable(c))
+		return NULL;
+	stk_client_info(c->client, &i);
+#define U64(name) #name, (unsigned long long)i.name
+	return Py_BuildValue(
+		"{sKsKsKsKsKsKsKsKsKsIsIsIsIsIsIsssssssisIss}", U64(samples), U64(steps_per_epoch),
+		U64(overlong_dropped), U64(truncated), U64(promoted), U64(tail_dropped),
+		U64(masked), U64(epochs), U64(slot_size), "rank", i.rank, "world", i.world,
+		"replica", i.replica, "replicas", i.replicas, "slots", i.slots, "micros", i.micros,
+		"stream", i.stream, "job", i.job, "socket", i.socket, "daemon_pid",
+		(int)i.daemon_pid, "private_daemon", i.private_daemon, "schema", i.schema);
+#undef U64
+}
+
+/* (any, epoch, step, last_micro, ended) of the last batch. */
+static PyObject *client_position(PyObject *self, PyObject *unused)
+{
+	const struct client *c = (const struct client *)self;
+
+	(void)unused;
+	return Py_BuildValue("(iKKii)", c->any, (unsigned long long)c->epoch,
+			     (unsigned long long)c->step, c->last_micro, c->ended);
+}
+
+static PyObject *client_stats(PyObject *self, PyObject *unused)
+{
+	const struct client *c = (const struct client *)self;
+	const struct client_stats *s = &c->stats;
+
+	(void)unused;
+	return Py_BuildValue("{sdsdsdsdsdsdsdsd}", "batches", (double)s->batches, "samples",
+			     (double)s->rows, "real_tokens", (double)s->real_tokens,
+			     "padded_tokens", (double)s->padded_tokens, "waits", (double)s->waits,
+			     "wait_seconds", (double)s->wait_ns / 1e9, "slots", (double)c->slots,
+			     "slots_held",
+			     (double)atomic_load_explicit(&c->count->held, memory_order_relaxed));
+}
+
+static PyObject *client_why(PyObject *self, PyObject *unused)
+{
+	struct client *c = (struct client *)self;
+	char text[512] = "";
+
+	(void)unused;
+	if (!client_usable(c))
+		return NULL;
+	client_enter(c);
+	if (c->client)
+		stk_client_why(c->client, text, sizeof(text));
+	client_leave(c);
+	return PyUnicode_FromString(text);
+}
+
+static PyMethodDef client_methods[] = {
+	{"close", client_close, METH_NOARGS,
+	 "close()\n--\n\nEnds the seat; batches stay readable."},
+	{"epoch", client_epoch, METH_NOARGS, "epoch()\n--\n\nIterator to the end of the epoch."},
+	{"state", client_state, METH_NOARGS, "state()\n--\n\nBytes: where to continue."},
+	{"state_after", client_state_after, METH_O,
+	 "state_after(batch)\n--\n\nBytes: where to continue after that batch."},
+	{"seek", client_seek, METH_VARARGS,
+	 "seek(state)\n--\n\nContinues after a state; None: anew."},
+	{"shapes", client_shapes, METH_NOARGS,
+	 "shapes()\n--\n\n[(edge, rows, width_min, width_max, width_multiple)]"},
+	{"info", client_info, METH_NOARGS, "info()\n--\n\nDict of what the library tells."},
+	{"position", client_position, METH_NOARGS,
+	 "position()\n--\n\n(any, epoch, step, last_micro, ended) of the last batch."},
+	{"stats", client_stats, METH_NOARGS, "stats()\n--\n\nDict of floats; no I/O."},
+	{"why", client_why, METH_NOARGS, "why()\n--\n\nWho is waited for, in one sentence."},
+	{0},
+};
+
+static PyType_Slot client_slots[] = {
+	{Py_tp_new, client_tp_new},
+	{Py_tp_dealloc, client_dealloc},
+	{Py_tp_traverse, client_traverse},
+	{Py_tp_clear, client_clear},
+	{Py_tp_methods, client_methods},
+	{Py_tp_doc, "A seat at a feed; stoker.Loader is what to use."},
+	{0},
+};
+
+static PyType_Spec client_spec = {
+	.name = "stoker._stoker.Client",
+	.basicsize = sizeof(struct client),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+	.slots = client_slots,
+};
+
+/* The iterator over the rest of an epoch. */
+struct epoch {
+	PyObject_HEAD struct client *client; /* NULL: it is over */
+};
+
+static PyObject *client_epoch(PyObject *self, PyObject *unused)
+{
+	struct epoch *e;
+
+	(void)unused;
+	if (!client_usable((struct client *)self))
+		return NULL;
+	e = (struct epoch *)PyType_GenericAlloc(epoch_type, 0);
+	if (e)
+		e->client = (struct client *)Py_NewRef(self);
+	return (PyObject *)e;
+}
+
+static PyObject *epoch_next(PyObject *self)
+{
+	struct epoch *e = (struct epoch *)self;
+	struct client *c = e->client;
+	PyObject *batch;
+
+	if (!c)
+		return NULL;
+	Py_INCREF((PyObject *)c); /* another thread may end this iterator while we wait */
+	batch = client_next(c);
+	if (!batch && !PyErr_Occurred())
+		Py_CLEAR(e->client);
+	Py_DECREF((PyObject *)c);
+	return batch;
+}
+
+static int epoch_traverse(PyObject *self, visitproc visit, void *arg)
+{
+	Py_VISIT(Py_TYPE(self));
+	Py_VISIT(((struct epoch *)self)->client);
+	return 0;
+}
+
+static int epoch_clear(PyObject *self)
+{
+	Py_CLEAR(((struct epoch *)self)->client);
+	return 0;
+}
+
+static void epoch_dealloc(PyObject *self)
+{
+	PyObject_GC_UnTrack(self);
+	epoch_clear(self);
+	ext_free(self);
+}
+
+static PyType_Slot epoch_slots[] = {
+	{Py_tp_dealloc, epoch_dealloc},
+	{Py_tp_traverse, epoch_traverse},
+	{Py_tp_clear, epoch_clear},
+	{Py_tp_iter, PyObject_SelfIter},
+	{Py_tp_iternext, epoch_next},
+	{Py_tp_doc, "Iterator over the batches to the end of the epoch."},
+	{0},
+};
+
+static PyType_Spec epoch_spec = {
+	.name = "stoker._stoker.Epoch",
+	.basicsize = sizeof(struct epoch),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
+		 Py_TPFLAGS_DISALLOW_INSTANTIATION,
+	.slots = epoch_slots,
+};
+
+int ext_add_client(PyObject *module)
+{
+	client_type = ext_add_type(module, &client_spec);
+	epoch_type = ext_add_type(module, &epoch_spec);
+	if (!client_type || !epoch_type)
+		return -1;
+	if (pthread_atfork(NULL, NULL, forked)) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	return 0;
+}

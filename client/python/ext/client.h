@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stoker._stoker.Client: a seat at a feed, and Epoch, its iterator. A lock orders the threads that
+ * use it; every wait gives up the GIL, and the lock is never held while the GIL is waited for.
+ */
+#ifndef STK_PYTHON_CLIENT_H
+#define STK_PYTHON_CLIENT_H
+
+#include <pthread.h>
+
+#include "client/python/ext/batch.h"
+
+struct client_stats {
+	uint64_t batches, rows, real_tokens, padded_tokens, waits, wait_ns;
+};
+
+struct client {
+	PyObject_HEAD struct stk_client *client; /* NULL: closed */
+	pthread_mutex_t lock;                    /* around every call on it */
+	unsigned generation;                     /* of forks */
+	PyThreadState *released; /* while a call runs without the GIL, for what it calls back */
+	PyObject *progress, *on_wait;
+	struct maker *maker;
+	struct lease_count *count;
+	uint32_t slots, nnames, timeout_ms, lookahead;
+	PyObject **names;
+	PyObject
+		*recent; /* list: states after the last lookahead + 1 batches; NULL: no lookahead */
+	/* Of the last batch. */
+	uint64_t epoch, step;
+	bool any, last_micro, ended; /* ended: the end of that epoch was returned */
+	struct client_stats stats;
+};
+
+/* The next batch. NULL without an exception: the epoch is over. */
+PyObject *client_next(struct client *client);
+
+/* Raises unless it is open and of this process. */
+bool client_usable(const struct client *client);
+
+/* Around a call that may wait: without the GIL, with the lock. */
+void client_enter(struct client *client);
+void client_leave(struct client *client);
+
+#endif

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job's name: the same in all processes of a run on a node, and different for each run."""
+import os
+
+
+def job_name(environ=os.environ):
+    """None: libstoker finds it (torchrun's run id, Slurm's job and step) or the process is alone."""
+    run = environ.get("TORCHELASTIC_RUN_ID", "")
+    if run and run != "none":
+        return None
+    # Without a rendezvous torchrun calls every run "none"; its port is one run's at a time.
+    if environ.get("MASTER_PORT") and (run or environ.get("RANK")):
+        return f"{environ.get('MASTER_ADDR', 'local')}-{environ['MASTER_PORT']}"
+    if environ.get("SLURM_JOB_ID"):
+        return None
+    for name in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"):
+        if environ.get(name):
+            return environ[name]
+    return None

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""stoker.Loader: what a trainer iterates over. Everything that happens for each batch is in the extension."""
+import gc
+import glob
+import json
+import logging
+import os
+import struct
+import sys
+import time
+import warnings
+import weakref
+
+from . import _launcher, _ranks, _shapes, _tensors
+from ._errors import AgreementError, Error, JobError, SlotsHeldWarning, SpecError, Timeout
+from ._stoker import Client
+
+log = logging.getLogger("stoker")
+
+DAEMONS = {"auto": 0, "system": 1, "private": 2}
+BUSY_S = 3.0  # a seat of our own that was just given up may still be seen as taken
+HEADER = struct.Struct("<8sII16s16sQII8x")  # what every state begins with
+
+_announced = set()
+
+
+def _announce(place):
+    """Once for each process: what was found, and from where."""
+    if place.source and str(place) not in _announced:
+        _announced.add(str(place))
+        print(f"stoker: {place}", file=sys.stderr, flush=True)
+
+
+def _is_path(data):
+    return os.sep in data or os.path.exists(data) or glob.has_magic(data)
+
+
+def _as_data(data):
+    """The spec's form of one path or of several, as paths or {"path": ..., "weight": ...}."""
+    if isinstance(data, (str, os.PathLike)):
+        return os.fspath(data)
+    if isinstance(data, dict):
+        return {**data, "path": os.fspath(data["path"])} if "path" in data else data
+    return [_as_data(item) for item in data]
+
+
+def _identity(state):
+    """What must be the same on all ranks, from a state."""
+    _, _, plan, fingerprint, digest, seed, world, size = HEADER.unpack_from(state)
+    return {"fingerprint": fingerprint.hex(), "spec digest": digest.hex(), "seed": seed, "world": world,
+            "start": state[HEADER.size:HEADER.size + size].hex() or "the beginning", "plan version": plan}
+
+
+def _odd_ranks(found):
+    """A sentence for each value in which ranks differ; "" when all agree. found: one dict for each rank."""
+    said = []
+    for name in found[0]:
+        values = [str(f[name]) for f in found]
+        usual = max(set(values), key=values.count)
+        odd = [f"rank {i} has {v}" for i, v in enumerate(values) if v != usual]
+        if odd:
+            said.append(f"{name}: {', '.join(odd)}; the others {usual}")
+    return "; ".join(said)
+
+
+class Loader:
+    """Batches of a stream, for one data-parallel rank.
+
+    data:
+        A file, directory or glob of shards, or several (a list of paths or of
+        {"path": ..., "weight": ...}): served by a private daemon, one for each job and node. Or the
+        name of a stream that the system daemon is configured for.
+    as_:
+        "torch" (default if torch is imported), "numpy", "jax" or "dlpack".
+    daemon, socket:
+        "auto" (a path: private, a name: system), "private" or "system"; the socket of the latter.
+    rank, world_size, replica, replicas, mesh:
+        The place of this process. Left out: from torch.distributed if it is initialised, else from the
+        launcher (RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK), which is printed once. replicas: how many
+        neighbouring processes receive the same batches. mesh: a DeviceMesh of one dimension, or
+        (mesh, name of the data-parallel dimension).
+    job:
+        Name of the run, the same in all its processes; left out: the launcher's.
+    timeout:
+        Seconds that a batch may take before TimeoutError says who is waited for.
+    reconnect:
+        Seconds that a lost connection may take to come back.
+    state:
+        Start here: what state_dict() returned.
+    lookahead:
+        How many batches the consumer fetches before it trains on them; state_dict() is behind by that.
+    copy:
+        True: tensors of their own memory, slots go back at once. None: only where it is needed, which
+        is for torch with several replicas.
+    progress:
+        Called with (stage, done, total) while the daemon opens the data.
+
+    Every other keyword is a key of the stream (tokens=16384, buckets=8, seed=17, fields=[...]); see
+    stokerd.yaml(5). For torch, and without fields, integers come as int64, with `labels` (padding is
+    -100) and an int64 `attention_mask`.
+
+    iter() goes on to the end of the epoch: after a break it continues at the next step, after the end
+    it begins the next epoch.
+    """
+
+    def __init__(self, data, *, as_=None, daemon="auto", socket=None, rank=None, world_size=None, replica=None,
+                 replicas=None, mesh=None, job=None, timeout=300.0, attach_timeout=300.0, reconnect=60.0, state=None,
+                 lookahead=0, copy=None, progress=None, **keys):
+        self._client = None
+        if daemon not in DAEMONS:
+            raise SpecError(f"daemon={daemon!r}: one of {', '.join(DAEMONS)}")
+        if not timeout > 0:
+            raise SpecError(f"timeout={timeout!r}: seconds above 0")
+        self.place = _ranks.find(rank, world_size, replica, replicas, mesh)
+        self._as = _tensors.framework(as_)
+        self._timeout = timeout
+        self._base = (0, 0)  # epoch and step at which this loader starts
+        start = self._take_state(state)
+        if self._as == "torch" and "fields" not in keys:
+            keys.setdefault("default_fields", "torch")
+        arguments = self._where(data, daemon, socket, keys)
+        arguments.update(
+            job=job or _launcher.job_name(), rank=self.place.rank, world=self.place.world,
+            replica=self.place.replica, replicas=self.place.replicas,
+            attach_timeout_ms=int(attach_timeout * 1000), reconnect_ms=int(reconnect * 1000), state=start,
+            progress=progress, on_wait=_on_wait(weakref.ref(self)),
+            maker=tuple(_tensors.maker(self._as, self.place.replicas, copy)),
+            timeout_ms=min(int(timeout * 1000), 2**32 - 1), lookahead=int(lookahead))
+        _announce(self.place)
+        self._open(arguments)
+
+    # Opening.
+
+    @staticmethod
+    def _where(data, daemon, socket, keys):
+        where = {"stream": None, "path": None, "spec": None, "socket": socket, "daemon": DAEMONS[daemon]}
+        if "data" in keys:
+            raise SpecError("data: it is the first argument")
+        if isinstance(data, str) and daemon != "private" and not _is_path(data):
+            where["stream"] = data
+        else:
+            keys = {"data": _as_data(data), **keys}
+        if keys:
+            where["spec"] = json.dumps(keys, default=_plain)
+        return where
+
+    def _open(self, arguments):
+        dist = _ranks.distributed()
+        if dist is None or dist.get_world_size() != self.place.world * self.place.replicas \
+                or dist.get_world_size() == 1:
+            self._client = self._attach(arguments)
+            self._read_info()
+            return
+        # All ranks tell how it went, so that one that failed does not leave the others waiting.
+        failed = None
+        try:
+            self._client = self._attach(arguments)
+            self._read_info()
+            mine = _identity(self._client.state())
+        except Error as e:
+            failed, mine = e, str(e)
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, mine)
+        if failed:
+            raise failed
+        errors = [f"rank {i}: {f}" for i, f in enumerate(found) if isinstance(f, str)]
+        odd = "" if errors else _odd_ranks(found)
+        if errors or odd:
+            self.close()
+            raise AgreementError(f"other ranks could not attach: {'; '.join(errors)}" if errors
+                                 else f"ranks differ in {odd}")
+
+    @staticmethod
+    def _attach(arguments):
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                return Client(**arguments)
+            except JobError as e:
+                if f"pid {os.getpid()}" not in str(e) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _read_info(self):
+        self._info = self._client.info()
+        self._schema = json.loads(self._info["schema"])
+
+    # Iterating.
+
+    def __iter__(self):
+        return self._client.epoch()
+
+    def __len__(self):
+        """Batches of an epoch for this rank: steps times micro-batches."""
+        if not self._info["steps_per_epoch"]:
+            raise TypeError("this stream has no epochs, so no length")
+        return self._info["steps_per_epoch"] * self._info["micros"]
+
+    def total_steps(self, epochs):
+        """Optimiser steps of that many epochs, for a learning-rate schedule."""
+        if not self._info["steps_per_epoch"]:
+            raise TypeError("this stream has no epochs, so no number of steps")
+        return self._info["steps_per_epoch"] * epochs
+
+    @property
+    def epoch(self):
+        """The epoch that the next batch belongs to."""
+        return self._position()[0]
+
+    @property
+    def step(self):
+        """The step of the epoch that comes next."""
+        return self._position()[1]
+
+    def _position(self):
+        taken, epoch, step, last_micro, ended = self._client.position()
+        if not taken:
+            return self._base
+        if ended or (last_micro and step + 1 == self._info["steps_per_epoch"]):
+            return epoch + 1, 0
+        return epoch, step + 1 if last_micro else step
+
+    # State.
+
+    def state_dict(self, after=None):
+        """Where to continue: after everything that next() returned, or after the batch `after`.
+
+        A dict of numbers and strings. Costs no message, and works after the daemon died.
+        """
+        state = self._client.state() if after is None else self._client.state_after(after)
+        epoch, step = self._position() if after is None else (after.epoch, after.step + 1 if after.last_micro
+                                                              else after.step)
+        if after is not None and step == self._info["steps_per_epoch"]:
+            epoch, step = epoch + 1, 0
+        return {"version": 1, "epoch": epoch, "step": step, "state": state.hex()}
+
+    def load_state_dict(self, state):
+        """Continues after a state. All replicas of a rank have to load the same one."""
+        if self._client.position()[0] == 0 and self._take_state(state) == self._client.state():
+            return  # it starts there
+        self._client.seek(self._take_state(state))
+
+    def _take_state(self, state):
+        if state is None:
+            return None
+        try:
+            if state["version"] != 1:
+                raise SpecError(f"state: version {state['version']!r}, this stoker knows 1")
+            self._base = int(state["epoch"]), int(state["step"])
+            return bytes.fromhex(state["state"])
+        except (KeyError, TypeError, ValueError) as e:
+            if isinstance(e, SpecError):
+                raise
+            raise SpecError(f"state: not what state_dict() returned: {e!r}") from None
+
+    # Shapes and figures.
+
+    def shapes(self):
+        """Every shape class that batches can have; Batch.shape_class is an index into it."""
+        return [_shapes.Shape(*s) for s in self._client.shapes()]
+
+    def examples(self):
+        """One batch of each shape class at its largest, largest first; no sample is consumed."""
+        shapes = sorted(self.shapes(), key=lambda s: s.rows * s.width_max, reverse=True)
+        for shape in shapes:
+            yield _shapes.example(self._as, self._schema["fields"], shape, shape.width_max)
+
+    def stats(self):
+        """A flat dict of floats, for a logger; never does I/O."""
+        return self._client.stats()
+
+    def why(self):
+        """Who is waited for: one sentence from the daemon's figures."""
+        return self._client.why()
+
+    @property
+    def info(self):
+        """What the daemon tells about data, plan and job, the resolved spec included."""
+        return {**{k: v for k, v in self._info.items() if k != "schema"}, "spec": self._schema.get("spec"),
+                "counts": self._schema.get("counts"), "fields": self._schema["fields"]}
+
+    # The end.
+
+    def close(self):
+        """Gives the seat back. Batches that are still held stay readable."""
+        if self._client is not None:
+            self._client.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def __reduce__(self):
+        raise TypeError("a stoker.Loader belongs to its process; make one in the other")
+
+    def __repr__(self):
+        return f"<stoker.Loader {self._info['stream'] or self._info['job']} rank {self.place.rank}/{self.place.world}>"
+
+
+class EvalLoader(Loader):
+    """Each sample once for each iter(), in stored order. See eval_loader()."""
+
+    def __iter__(self):
+        taken, _, _, _, ended = self._client.position()
+        if taken and not ended:
+            self._client.seek(None)
+        return self._client.epoch()
+
+
+def eval_loader(data, *, rows=32, **arguments):
+    """A loader for exact evaluation: every sample once over all ranks, in stored order, and iter()
+    always starts at the beginning. Arguments are those of Loader."""
+    arguments.setdefault("order", "none")
+    job = arguments.get("job") or _launcher.job_name() or os.environ.get("TORCHELASTIC_RUN_ID") \
+        or _slurm_job(os.environ) or f"pid-{os.getpid()}"
+    arguments["job"] = job + "-eval"
+    return EvalLoader(data, rows=rows, **arguments)
+
+
+def _slurm_job(environ):
+    return ".".join(filter(None, (environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID"))))
+
+
+def _plain(value):
+    """Numbers of numpy and torch, paths, and other things that users put into keys."""
+    if hasattr(value, "item"):
+        return value.item()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise SpecError(f"a key's value {value!r} is neither number, text, list nor dict")
+
+
+def _on_wait(reference):
+    """What happens while a batch is waited for: a hint at 1 s, a log line at 10 s, an error at the end."""
+    def told(waited_ms, held, slots):
+        loader = reference()
+        if loader is None:
+            return
+        if waited_ms < 10000 and waited_ms < loader._timeout * 1000:
+            gc.collect()  # a cycle may be all that holds them
+            if loader.stats()["slots_held"] >= slots:
+                warnings.warn(f"{held} of {slots} slots are held by Python references, so no batch can come; "
+                              "clone() the tensors that you keep, or raise prefetch", SlotsHeldWarning, stacklevel=2)
+            return
+        why = loader.why()
+        if waited_ms >= loader._timeout * 1000:
+            raise Timeout(f"no batch within {loader._timeout:g} s; waiting for {why}")
+        log.warning("no batch since %d s; waiting for %s", waited_ms // 1000, why)
+    return told
