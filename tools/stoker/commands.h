@@ -11,5 +11,6 @@ int stoker_inspect(int argc, char **argv);
 int stoker_verify(int argc, char **argv);
 int stoker_plan(int argc, char **argv);
 int stoker_cat(int argc, char **argv);
+int stoker_bench(int argc, char **argv);
 
 #endif

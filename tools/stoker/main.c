@@ -15,6 +15,7 @@ static const struct {
 	{"verify", "check shards, all bad files in one run", stoker_verify},
 	{"plan", "show the padding that each way of bucketing costs", stoker_plan},
 	{"cat", "attach as a client and print batches", stoker_cat},
+	{"bench", "measure a stream against what this machine allows", stoker_bench},
 };
 
 static void usage(FILE *out)
