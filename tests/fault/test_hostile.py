@@ -107,7 +107,7 @@ class Bytes(Case):
                 raw.close()
 
     def test_specs_of_wrong_types_are_refused(self):
-        for spec in ({"rows": {}}, {"rows": [4]}, {"edges": "x"}, {"edges": [[1]]}, {"fields": 3},
+        for spec in ({"rows": {}}, {"rows": [4]}, {"edges": {}}, {"edges": [[1]]}, {"fields": 3},
                      {"fields": [3]}, {"fields": [{"name": []}]}, {"order": 1}, {"seed": 1.5},
                      {"edges": list(range(1, 2000))}, {"fields": [{"name": "input_ids"}] * 100},
                      {"data": "/etc/passwd"}, {"name": "other"}, {"x" * 5000: 1}):
