@@ -121,22 +121,66 @@ static int get_fields(struct reader *r, struct stkd_cursor *cursor, struct stk_e
 	return 0;
 }
 
-int stkd_cursor_decode(const void *data, size_t size, struct stkd_cursor *ret, struct stk_err *err)
+/* Size and checksum are right: only then is anything read. */
+static int open_reader(const void *data, size_t size, struct reader *ret, struct stk_err *err)
 {
-	struct stkd_cursor cursor = {0};
-	struct reader reader = {.at = data};
-	int r;
-
 	if (size <= CHECKSUM_SIZE || size > STK_SHM_CURSOR_MAX)
 		return stk_err_set(err, -EINVAL, "cursor: %zu bytes, %d..%u allowed", size,
 				   CHECKSUM_SIZE + 1, STK_SHM_CURSOR_MAX);
 	size -= CHECKSUM_SIZE;
 	if (!sum_matches(data, size))
 		return stk_err_set(err, -EINVAL, "cursor: its checksum does not match");
-	reader.end = reader.at + size;
-	r = get_fields(&reader, &cursor, err);
+	*ret = (struct reader){.at = data, .end = (const uint8_t *)data + size};
+	return 0;
+}
+
+int stkd_cursor_decode(const void *data, size_t size, struct stkd_cursor *ret, struct stk_err *err)
+{
+	struct stkd_cursor cursor = {0};
+	struct reader reader = {0};
+	int r = open_reader(data, size, &reader, err);
+
+	if (r == 0)
+		r = get_fields(&reader, &cursor, err);
 	if (r < 0)
 		return r;
+	*ret = cursor;
+	return 0;
+}
+
+size_t stkd_packed_cursor_encode(const struct stkd_packed_cursor *cursor,
+				 uint8_t out[STK_SHM_CURSOR_MAX])
+{
+	size_t size = put_number(out, STKD_CURSOR_PACKED);
+
+	size += put_number(out + size, cursor->epoch);
+	size += put_number(out + size, cursor->step);
+	size += put_number(out + size, cursor->at);
+	size += put_number(out + size, cursor->in);
+	return seal(out, size);
+}
+
+int stkd_packed_cursor_decode(const void *data, size_t size, struct stkd_packed_cursor *ret,
+			      struct stk_err *err)
+{
+	struct stkd_packed_cursor cursor;
+	struct reader reader = {0};
+	uint64_t version;
+	int r = open_reader(data, size, &reader, err);
+
+	if (r < 0)
+		return r;
+	version = get_number(&reader);
+	if (version != STKD_CURSOR_PACKED)
+		return stk_err_set(err, -EINVAL,
+				   "cursor: version %" PRIu64 ", this stoker reads %d of packs",
+				   version, STKD_CURSOR_PACKED);
+	cursor.epoch = get_number(&reader);
+	cursor.step = get_number(&reader);
+	cursor.at = get_number(&reader);
+	cursor.in = get_number(&reader);
+	if (reader.bad || reader.at != reader.end || (!cursor.step && (cursor.at || cursor.in)))
+		return stk_err_set(err, -EINVAL, "cursor: malformed");
 	*ret = cursor;
 	return 0;
 }

@@ -29,4 +29,20 @@ size_t stkd_cursor_encode(const struct stkd_cursor *cursor, uint8_t out[STK_SHM_
 /* Checks form and checksum; what the numbers mean is the iterator's to check. -EINVAL. */
 int stkd_cursor_decode(const void *data, size_t size, struct stkd_cursor *ret, struct stk_err *err);
 
+/*
+ * The cursor of packed rows: {version, epoch, step, at, in}, in the same spelling. The first row that
+ * was not delivered is number `in` of window `at`, or begins with token `in` of the sample at
+ * position `at`. Step 0: both are 0.
+ */
+#define STKD_CURSOR_PACKED 64 /* its version; those of the other kind stay below */
+
+struct stkd_packed_cursor {
+	uint64_t epoch, step, at, in;
+};
+
+size_t stkd_packed_cursor_encode(const struct stkd_packed_cursor *cursor,
+				 uint8_t out[STK_SHM_CURSOR_MAX]);
+int stkd_packed_cursor_decode(const void *data, size_t size, struct stkd_packed_cursor *ret,
+			      struct stk_err *err);
+
 #endif

@@ -8,6 +8,8 @@
 static const struct stkd_iter_ops *const walks[] = {
 	[STK_GROUP_FIXED] = &stkd_bucket_ops,
 	[STK_GROUP_BUCKET] = &stkd_bucket_ops,
+	[STK_GROUP_PACK] = &stkd_packed_ops,
+	[STK_GROUP_CONCAT] = &stkd_packed_ops,
 };
 
 int stkd_iter_new(const struct stkd_plan *plan, const void *cursor, size_t size,

@@ -24,5 +24,6 @@ struct stkd_iter {
 };
 
 extern const struct stkd_iter_ops stkd_bucket_ops; /* group fixed and bucket */
+extern const struct stkd_iter_ops stkd_packed_ops; /* group pack and concat */
 
 #endif

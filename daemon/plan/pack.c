@@ -219,18 +219,34 @@ static bool spread_over(struct stkd_packer *p, uint32_t nbins)
 	return true;
 }
 
-int stkd_packer_rows(struct stkd_packer *p, bool spread, uint64_t already, uint64_t multiple,
-		     uint32_t *ret_rows)
+/* Spreads over the first number of rows that takes it all. */
+static bool spread_out(struct stkd_packer *p, enum stkd_spread spread, uint64_t rows, uint64_t wide)
 {
-	uint64_t rows, wide;
+	const uint64_t tries[] = {wide, spread == STKD_SPREAD_WIDE ? wide + 1 : wide, rows};
+	uint64_t last = 0;
+
+	for (size_t i = 0; i < STK_ARRAY_SIZE(tries); i++) {
+		/* Every row gets a segment. */
+		uint64_t n = STK_MIN(tries[i], (uint64_t)p->n);
+
+		if (n != last && spread_over(p, (uint32_t)n))
+			return true;
+		last = n;
+	}
+	return false;
+}
+
+int stkd_packer_rows(struct stkd_packer *p, enum stkd_spread spread, uint64_t already,
+		     uint64_t multiple, uint32_t *ret_rows)
+{
+	uint64_t rows;
 
 	sort_window(p);
 	best_fit(p);
 	rows = p->nbins;
-	wide = rows + (multiple - (already + rows) % multiple) % multiple;
-	/* Every row gets a segment. */
-	if (spread && rows && (wide > p->n || !spread_over(p, (uint32_t)wide)) &&
-	    (wide == rows || !spread_over(p, (uint32_t)rows)))
+	if (spread != STKD_SPREAD_NONE && rows &&
+	    !spread_out(p, spread, rows,
+			rows + (multiple - (already + rows) % multiple) % multiple))
 		best_fit(p);
 	*ret_rows = p->nbins;
 	return 0;

@@ -14,6 +14,8 @@ struct stkd_pack_limits {
 	uint32_t segments_max; /* of a row; 0: no limit */
 };
 
+enum stkd_spread { STKD_SPREAD_NONE, STKD_SPREAD, STKD_SPREAD_WIDE };
+
 struct stkd_packer;
 
 /* Return: 0 or -ENOMEM. */
@@ -26,17 +28,18 @@ int stkd_packer_add(struct stkd_packer *packer, const struct stkd_segment *segme
 
 /**
  * stkd_packer_rows() - how many rows the window takes
- * @spread:   put about as many tokens into each
+ * @spread:   put about as many tokens into each; WIDE: rather into one more row than unevenly
  * @multiple: of rows, with @already of them before this window; as many more as are missing are
  *            made by spreading wider. 1: no such wish.
  *
  * Best fit, longest first; ties go to the earlier arrival, and to the newest row. Spreading over
- * so many rows may fail by the limits; then the rows are those of best fit.
+ * so many rows may fail by the limits; then the rows are those of best fit. Their number follows
+ * from the lengths alone, whatever their order.
  *
  * Return: 0 or -ENOMEM.
  */
-int stkd_packer_rows(struct stkd_packer *packer, bool spread, uint64_t already, uint64_t multiple,
-		     uint32_t *ret_rows);
+int stkd_packer_rows(struct stkd_packer *packer, enum stkd_spread spread, uint64_t already,
+		     uint64_t multiple, uint32_t *ret_rows);
 
 /*
  * Appends the rows that were found, and begins the next window. Rows are in the order of their last

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/plan/edges.h"
+#include "daemon/plan/packing.h"
 #include "daemon/plan/plan_private.h"
 
 #define WORLD_MAX       65536
@@ -65,6 +66,12 @@ static uint32_t length_limit(const struct stk_spec *spec, uint32_t longest, cons
 	uint32_t last = edges_given(spec) ? spec->edges[spec->nedges - 1] : UINT32_MAX;
 
 	*ret_key = spec->max_length ? "max_length" : NULL;
+	if (stkd_is_packed(spec)) {
+		*ret_key = spec->max_length ? "max_length" : "tokens";
+		limit = stkd_packing_piece(spec);
+		if (!limit || stkd_splits(spec))
+			*ret_key = NULL;
+	}
 	if (last < limit) {
 		limit = last;
 		*ret_key = "the last edge";
@@ -285,12 +292,15 @@ static int fill(struct stkd_plan *plan, struct stkd_histogram *h, struct stk_err
 	r = apply_limit(plan, h, err);
 	if (r < 0)
 		return r;
-	r = choose_edges(plan, h, err);
+	r = stkd_is_packed(plan->spec) ? stkd_packing_row(plan, h, err)
+				       : choose_edges(plan, h, err);
 	if (r < 0)
 		return r;
 	r = make_classes(plan, err);
 	if (r < 0)
 		return r;
+	if (stkd_is_packed(plan->spec))
+		return stkd_packing_count(plan, h, err);
 	r = count_arrivals(plan, h, err);
 	if (r < 0)
 		return r;
