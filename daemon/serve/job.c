@@ -10,8 +10,6 @@
 
 #include "daemon/log.h"
 
-#define SLOTS_MIN 2
-
 static void continue_attaches(struct stkd_job *job);
 
 /* Registry. */
@@ -43,17 +41,6 @@ static bool has_conns(const struct stkd_job *job)
 	return false;
 }
 
-static void drop_feed(struct stkd_job_feed *jf)
-{
-	struct stkd_job_feed **at = &jf->job->feeds;
-
-	while (*at != jf)
-		at = &(*at)->next;
-	*at = jf->next;
-	stkd_feed_unref(jf->feed);
-	free(jf);
-}
-
 /* A job without seats and without anybody on the way ends; work under way is told to stop. */
 static void end_if_empty(struct stkd_job *job)
 {
@@ -69,7 +56,7 @@ static void end_if_empty(struct stkd_job *job)
 			busy = true;
 		} else {
 			stkd_feed_close(jf->feed);
-			drop_feed(jf);
+			stkd_job_feed_drop(jf);
 		}
 	}
 	if (busy)
@@ -200,159 +187,6 @@ static void open_done(uv_work_t *work, int status)
 	}
 }
 
-/* Feeds. */
-
-static struct stkd_job_feed *find_feed(struct stkd_job *job, uint32_t rank)
-{
-	for (struct stkd_job_feed *jf = job->feeds; jf; jf = jf->next)
-		if (jf->rank == rank)
-			return jf;
-	return NULL;
-}
-
-static void memory_freed(void *data, uint64_t bytes)
-{
-	struct stkd_server *server = data;
-
-	/* Relaxed: a sum that only the loop compares. */
-	atomic_fetch_sub_explicit(&server->memory_used, bytes, memory_order_relaxed);
-}
-
-static void feed_fault(void *data)
-{
-	struct stkd_server *server = data;
-
-	uv_async_send(&server->fault);
-}
-
-/* Fits the slots into what is left of the budget: fewer than asked for if need be, never below two. */
-static int charge(struct stkd_server *server, const struct stkd_stream *stream,
-		  uint32_t *ret_nslots, struct stk_err *err)
-{
-	uint64_t used = atomic_load_explicit(&server->memory_used, memory_order_relaxed);
-	uint64_t left = server->memory_limit > used ? server->memory_limit - used : 0;
-	uint64_t fit = left / stream->slot_size;
-	uint32_t want = stream->spec->prefetch;
-
-	if (fit < SLOTS_MIN)
-		return stk_err_set(
-			err, -ENOMEM,
-			"memory: a feed needs %d slots of %" PRIu64 " bytes, %" PRIu64
-			" of the limit of %" PRIu64
-			" bytes are left; raise memory, or lower rows, tokens or max_length",
-			SLOTS_MIN, stream->slot_size, left, server->memory_limit);
-	if (fit < want)
-		log_warn("memory: prefetch lowered from %" PRIu32 " to %" PRIu64
-			 " slots of %" PRIu64 " bytes, %" PRIu64 " of the limit of %" PRIu64
-			 " bytes are left",
-			 want, fit, stream->slot_size, left, server->memory_limit);
-	*ret_nslots = (uint32_t)STK_MIN(fit, want);
-	atomic_fetch_add_explicit(&server->memory_used, *ret_nslots * stream->slot_size,
-				  memory_order_relaxed);
-	return 0;
-}
-
-static void build_work(uv_work_t *work)
-{
-	struct stkd_job_feed *jf = work->data;
-
-	jf->result = stkd_feed_build(jf->feed, &jf->params, &jf->err);
-}
-
-static void build_done(uv_work_t *work, int status)
-{
-	struct stkd_job_feed *jf = work->data;
-	struct stkd_job *job = jf->job;
-
-	(void)status;
-	jf->building = false;
-	jf->waiting_since_ns = stkd_now_ns();
-	free(jf->state);
-	jf->state = NULL;
-	if (jf->result < 0) {
-		log_warn("job %s rank %" PRIu32 " refused: %s", job->name, jf->rank, jf->err.text);
-		refuse_all(job, &jf->err, true, jf->rank);
-		drop_feed(jf);
-	}
-	continue_attaches(job);
-}
-
-/* Slots and workers on one node: the only one, or ranks in turn while the client names no GPU. */
-static unsigned choose_node(const struct stkd_server *server, uint32_t rank)
-{
-	return server->topology.nnodes ? rank % server->topology.nnodes : 0;
-}
-
-static int fill_params(struct stkd_job *job, const struct stkd_conn *conn,
-		       struct stkd_feed_params *ret)
-{
-	const struct stkd_server *server = job->server;
-	const struct stk_spec *spec = job->opened->spec;
-	unsigned node = choose_node(server, conn->rank);
-
-	*ret = (struct stkd_feed_params){
-		.stream = job->opened,
-		.pool = server->pools[node],
-		.rank = conn->rank,
-		.replicas = job->replicas,
-		.node = server->topology.nnodes ? server->topology.nodes[node].id : -1,
-		.numa = stkd_server_need(server, spec->numa, server->conf->numa),
-		.lock = stkd_server_need(server, spec->lock, server->conf->lock),
-		.state = conn->state,
-		.state_size = conn->state_size,
-	};
-	return 0;
-}
-
-static struct stkd_job_feed *new_feed(struct stkd_job *job, const struct stkd_conn *conn,
-				      struct stk_err *err)
-{
-	struct stkd_job_feed *jf = calloc(1, sizeof(*jf));
-
-	if (!jf || fill_params(job, conn, &jf->params) < 0)
-		goto no_memory;
-	jf->state = malloc(conn->state_size + 1);
-	if (!jf->state)
-		goto no_memory;
-	memcpy(jf->state, conn->state_size ? conn->state : (const uint8_t *)"", conn->state_size);
-	jf->params.state = jf->state;
-	if (charge(job->server, job->opened, &jf->params.nslots, err) < 0)
-		goto failed;
-	jf->feed = stkd_feed_alloc(&jf->params);
-	if (!jf->feed) {
-		memory_freed(job->server, jf->params.nslots * job->opened->slot_size);
-		goto no_memory;
-	}
-	jf->feed->charged = jf->params.nslots * job->opened->slot_size;
-	jf->feed->freed = memory_freed;
-	jf->feed->fault = feed_fault;
-	jf->feed->freed_data = jf->feed->fault_data = job->server;
-	jf->job = job;
-	jf->rank = conn->rank;
-	jf->next = job->feeds;
-	job->feeds = jf;
-	return jf;
-no_memory:
-	stk_err_set(err, -ENOMEM, "out of memory");
-failed:
-	if (jf)
-		free(jf->state);
-	free(jf);
-	return NULL;
-}
-
-static int start_build(struct stkd_job *job, const struct stkd_conn *conn, struct stk_err *err)
-{
-	struct stkd_job_feed *jf = new_feed(job, conn, err);
-
-	if (!jf)
-		return err->code;
-	jf->building = true;
-	jf->work.data = jf;
-	uv_queue_work(&job->server->loop, &jf->work, build_work, build_done);
-	return 0;
-}
-
 /* The last reply of an attach, with its descriptors. */
 static bool reply_attached(struct stkd_conn *conn, struct stkd_job_feed *jf)
 {
@@ -398,7 +232,7 @@ static void take_seat(struct stkd_conn *conn, struct stkd_job_feed *jf)
 /* One waiting attach: as far as it can go now. */
 static void continue_attach(struct stkd_job *job, struct stkd_conn *conn)
 {
-	struct stkd_job_feed *jf = find_feed(job, conn->rank);
+	struct stkd_job_feed *jf = stkd_job_feed_find(job, conn->rank);
 	struct stk_err err;
 
 	if (jf && jf->building)
@@ -407,7 +241,7 @@ static void continue_attach(struct stkd_job *job, struct stkd_conn *conn)
 		take_seat(conn, jf);
 		return;
 	}
-	if (start_build(job, conn, &err) < 0) {
+	if (stkd_job_feed_start(job, conn, &err) < 0) {
 		conn->job = NULL;
 		conn->attaching = false;
 		stkd_conn_refuse(conn, &err);
@@ -428,9 +262,21 @@ static void continue_attaches(struct stkd_job *job)
 	end_if_empty(job);
 }
 
+void stkd_job_built(struct stkd_job_feed *jf)
+{
+	struct stkd_job *job = jf->job;
+
+	if (jf->result < 0) {
+		log_warn("job %s rank %" PRIu32 " refused: %s", job->name, jf->rank, jf->err.text);
+		refuse_all(job, &jf->err, true, jf->rank);
+		stkd_job_feed_drop(jf);
+	}
+	continue_attaches(job);
+}
+
 static int check_seat(struct stkd_job *job, const struct stkd_attach *attach, struct stk_err *err)
 {
-	struct stkd_job_feed *jf = find_feed(job, attach->rank);
+	struct stkd_job_feed *jf = stkd_job_feed_find(job, attach->rank);
 
 	/* Two on their way to one seat: the second is told at once. */
 	for (const struct stkd_conn *c = job->server->conns; c; c = c->next)
@@ -513,13 +359,13 @@ void stkd_job_detach(struct stkd_conn *conn)
 	if (!job)
 		return;
 	if (conn->seated) {
-		struct stkd_job_feed *jf = find_feed(job, conn->rank);
+		struct stkd_job_feed *jf = stkd_job_feed_find(job, conn->rank);
 
 		stkd_feed_leave_seat(conn->feed, conn->replica);
 		conn->server->nseats--;
 		if (jf && jf->feed == conn->feed &&
 		    stkd_feed_get_state(conn->feed) == STKD_FEED_CLOSED)
-			drop_feed(jf);
+			stkd_job_feed_drop(jf);
 		log_info("job %s on %s: rank %" PRIu32 " replica %" PRIu32 " left, pid %d",
 			 job->name, job->stream, conn->rank, conn->replica, (int)conn->peer.pid);
 	}
@@ -548,47 +394,7 @@ void stkd_job_seeked(struct stkd_conn *conn, uint32_t era)
 		stkd_conn_reply(waiting[i], json_pack("{s:I}", "era", (json_int_t)era));
 }
 
-/* Timeouts. */
-
-static bool tick_vacant(struct stkd_job *job, struct stkd_feed *feed)
-{
-	uint64_t now = stkd_now_ns(), grace = job->server->conf->seat_grace_ms * UINT64_C(1000000);
-	bool vacant = false;
-	char text[160];
-
-	for (uint32_t i = 0; i < feed->replicas; i++) {
-		if (feed->seats[i].state != STKD_SEAT_VACANT)
-			continue;
-		vacant = true;
-		if (now - feed->seats[i].vacant_ns < grace)
-			continue;
-		snprintf(text, sizeof(text),
-			 "replica_lost: replica %" PRIu32 " of rank %" PRIu32
-			 " left and did not come back within %" PRIu32 " ms",
-			 i, feed->rank, job->server->conf->seat_grace_ms);
-		stkd_feed_fail(feed, -EPIPE, text);
-		return false;
-	}
-	return vacant;
-}
-
-static bool tick_waiting(struct stkd_job *job, struct stkd_job_feed *jf)
-{
-	uint64_t limit = job->server->conf->attach_timeout_ms * UINT64_C(1000000);
-	uint32_t taken = 0;
-	char text[160];
-
-	if (stkd_now_ns() - jf->waiting_since_ns < limit)
-		return true;
-	for (uint32_t i = 0; i < jf->feed->replicas; i++)
-		taken += jf->feed->seats[i].state == STKD_SEAT_TAKEN;
-	snprintf(text, sizeof(text),
-		 "rank %" PRIu32 ": %" PRIu32 " of %" PRIu32 " replicas attached within %" PRIu32
-		 " ms",
-		 jf->rank, taken, jf->feed->replicas, job->server->conf->attach_timeout_ms);
-	stkd_feed_fail(jf->feed, -ETIMEDOUT, text);
-	return false;
-}
+/* Progress. */
 
 static void send_progress(struct stkd_conn *conn, const struct stkd_progress *p)
 {
@@ -603,21 +409,6 @@ static void send_progress(struct stkd_conn *conn, const struct stkd_progress *p)
 			  (json_int_t)atomic_load_explicit(&p->total, memory_order_relaxed)));
 }
 
-static bool tick_feed(struct stkd_job *job, struct stkd_job_feed *jf)
-{
-	if (jf->building)
-		return true;
-	switch (stkd_feed_get_state(jf->feed)) {
-	case STKD_FEED_WAITING:
-		return tick_waiting(job, jf);
-	case STKD_FEED_RUNNING:
-	case STKD_FEED_ENDED:
-		return tick_vacant(job, jf->feed);
-	default:
-		return false;
-	}
-}
-
 bool stkd_job_tick(struct stkd_job *job)
 {
 	bool again = job->opening;
@@ -630,12 +421,11 @@ bool stkd_job_tick(struct stkd_job *job)
 		if (c->job != job || !c->attaching || c->closing)
 			continue;
 		again = true;
-		jf = find_feed(job, c->rank);
+		jf = stkd_job_feed_find(job, c->rank);
 		send_progress(c, jf ? &jf->feed->progress : &job->progress);
 	}
-	for (struct stkd_job_feed *jf = job->feeds; jf; jf = jf->next) {
-		again |= tick_feed(job, jf);
-	}
+	for (struct stkd_job_feed *jf = job->feeds; jf; jf = jf->next)
+		again |= stkd_job_feed_tick(jf);
 	job->pinned--;
 	end_if_empty(job);
 	return again;

@@ -8,21 +8,7 @@
 #define STKD_JOB_H
 
 #include "daemon/serve/conn.h"
-#include "daemon/serve/feed.h"
-
-struct stkd_job_feed {
-	struct stkd_job_feed *next;
-	struct stkd_job *job;
-	uint32_t rank;
-	struct stkd_feed *feed; /* a reference */
-	bool building;
-	uint64_t waiting_since_ns; /* for its seats */
-	uv_work_t work;
-	struct stkd_feed_params params;
-	uint8_t *state; /* params.state, until it is built */
-	struct stk_err err;
-	int result;
-};
+#include "daemon/serve/jobfeed.h"
 
 struct stkd_job {
 	struct stkd_job *next, **link; /* in server->jobs */
@@ -89,6 +75,10 @@ void stkd_job_seeked(struct stkd_conn *conn, uint32_t era);
 /* Timeouts and progress of this job. Returns true while it still needs the tick. The job may be gone
  * afterwards. */
 bool stkd_job_tick(struct stkd_job *job);
+
+/* The build of a feed is over: seats those who wait for it, or refuses them. The job may be gone
+ * afterwards. */
+void stkd_job_built(struct stkd_job_feed *jf);
 
 /* Ends seats that a worker found at fault. */
 void stkd_job_faults(struct stkd_server *server);

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rank's feed of a job: what it is charged, on which node it lies, how it is built on a work
+ * thread, and what becomes of it when seats do not come or do not come back. Belongs to the loop.
+ */
+#ifndef STKD_JOBFEED_H
+#define STKD_JOBFEED_H
+
+#include <uv.h>
+
+#include "daemon/serve/feed.h"
+
+struct stkd_conn;
+struct stkd_job;
+
+struct stkd_job_feed {
+	struct stkd_job_feed *next;
+	struct stkd_job *job;
+	uint32_t rank;
+	struct stkd_feed *feed; /* a reference */
+	bool building;
+	uint64_t waiting_since_ns; /* for its seats */
+	uv_work_t work;
+	struct stkd_feed_params params;
+	uint8_t *state; /* params.state, until it is built */
+	struct stk_err err;
+	int result;
+};
+
+struct stkd_job_feed *stkd_job_feed_find(struct stkd_job *job, uint32_t rank);
+
+/* Charges and builds the feed of the rank that @conn attaches to; stkd_job_built() follows. */
+int stkd_job_feed_start(struct stkd_job *job, const struct stkd_conn *conn, struct stk_err *err);
+
+/* It is not being built. */
+void stkd_job_feed_drop(struct stkd_job_feed *jf);
+
+/* Timeouts. Returns true while it still needs the tick. */
+bool stkd_job_feed_tick(struct stkd_job_feed *jf);
+
+#endif
