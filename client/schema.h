@@ -37,8 +37,9 @@ struct stk__schema {
 /* 0; -EPROTO when it is not a schema for that many fields and classes; -ENOMEM. */
 int stk__schema_new(const char *text, size_t size, uint32_t nfields, uint32_t nclasses,
 		    struct stk__schema **ret, struct stk_err *err);
-struct stk__schema *stk__schema_ref(struct stk__schema *schema);
-struct stk__schema *stk__schema_unref(struct stk__schema *schema);
+/* Both exported for libstoker-cuda. */
+STK_PUBLIC struct stk__schema *stk__schema_ref(struct stk__schema *schema);
+STK_PUBLIC struct stk__schema *stk__schema_unref(struct stk__schema *schema);
 STK_DEFINE_CLEANUP(struct stk__schema *, stk__schema_unref)
 
 /* A number of "counts", or 0. */

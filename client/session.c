@@ -143,6 +143,8 @@ static void session_free(struct stk__session *s)
 	stk_close(s->sock);
 	stk_close(s->kick);
 	stk_close(s->wake);
+	if (s->pin)
+		s->pin->end(s->pin);
 	if (s->control)
 		munmap((void *)s->control, s->control_size);
 	if (s->slots)

@@ -15,6 +15,11 @@
 
 struct stk__session;
 
+/* What somebody did to the mapping of the slots, and undoes before it is unmapped. */
+struct stk__pin {
+	void (*end)(struct stk__pin *pin); /* on the thread that drops the last reference */
+};
+
 /* Belongs to its session; borrowed from next() to release(). */
 struct stk_batch {
 	struct stk__session *session;
@@ -43,6 +48,7 @@ struct stk__session {
 	uint32_t owed;           /* releases that a dry daemon was not told of; under lock */
 	uint32_t owed_max;       /* this many are told at once; 1 with several seats */
 	bool eager;              /* nothing is ready: tell each; under lock */
+	struct stk__pin *pin;    /* of libstoker-cuda, or NULL; under lock */
 	struct stk__schema *schema;
 	char *batches; /* nslots * batch_size */
 	size_t batch_size;
@@ -84,7 +90,7 @@ void stk__session_error(const struct stk__session *session, char text[STK_SHM_ER
 /* fork.c: in a forked child every session of the parent ends, without touching shared memory. */
 void stk__fork_watch(struct stk__session *session);
 void stk__fork_forget(struct stk__session *session);
-/* Differs in a forked child from what the parent saw. */
-unsigned stk__fork_generation(void);
+/* Differs in a forked child from what the parent saw. Exported for libstoker-cuda. */
+STK_PUBLIC unsigned stk__fork_generation(void);
 
 #endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host batches that the caller copies himself: given back when the streams that he names are done
+ * with them. The runtime's own allocators guard only memory of their own. Any thread.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "client/cuda/pipeline.h"
+
+struct host_call {
+	struct stk_cuda *c;
+	struct stk__cuda_deferred *deferred;
+	void *const *streams;
+	uint32_t n;
+	struct stk_err err;
+};
+
+static int poll_one(struct stk_cuda *c, struct stk__cuda_deferred *d, struct stk_err *err)
+{
+	while (d->n) {
+		int r = stk__cuda_event_done(c->rt, d->events[d->n - 1], err);
+
+		if (r <= 0)
+			return r;
+		stk__cuda_event_put(c, d->events[--d->n]);
+	}
+	return 1;
+}
+
+int stk__cuda_poll_deferred(struct stk_cuda *c, struct stk_err *err)
+{
+	struct stk__cuda_deferred **at = &c->deferred;
+
+	while (*at) {
+		struct stk__cuda_deferred *d = *at;
+		int r = poll_one(c, d, err);
+
+		if (r < 0)
+			return r;
+		if (!r) {
+			at = &d->next;
+			continue;
+		}
+		*at = d->next;
+		stk_batch_release(d->batch);
+		free(d);
+	}
+	return 0;
+}
+
+static int record_all(struct host_call *call)
+{
+	struct stk_cuda *c = call->c;
+	struct stk__cuda_deferred *d = call->deferred;
+
+	for (uint32_t i = 0; i < call->n; i++) {
+		void *stream = stk__cuda_stream(c, call->streams[i]);
+		int r = stk__cuda_check_stream(c, stream, &call->err), code;
+
+		if (r == 0)
+			r = stk__cuda_event_get(c, &d->events[d->n], &call->err);
+		if (r < 0)
+			return r;
+		code = c->rt->EventRecord(d->events[d->n++], stream);
+		if (code != STK__CUDA_SUCCESS)
+			return stk__cuda_error(c->rt, code, "cudaEventRecord", &call->err,
+					       "on a stream that copies a host batch");
+	}
+	return 0;
+}
+
+static int defer(void *arg)
+{
+	struct host_call *call = arg;
+	struct stk_cuda *c = call->c;
+	int r;
+
+	pthread_mutex_lock(&c->lock);
+	r = record_all(call);
+	if (r < 0) {
+		/* Nothing tells when the copy is done: it is waited for. */
+		c->err = call->err;
+		if (c->rt->DeviceSynchronize() != STK__CUDA_SUCCESS)
+			c->rt->GetLastError();
+	}
+	call->deferred->next = c->deferred;
+	c->deferred = call->deferred;
+	/* An error here is found again by the next call. */
+	stk__cuda_poll_deferred(c, NULL);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+static int settle_held(void *arg)
+{
+	struct stk_cuda *c = arg;
+
+	pthread_mutex_lock(&c->lock);
+	stk__cuda_settle(c, c->held->session);
+	pthread_mutex_unlock(&c->lock);
+	return 0;
+}
+
+int stk__cuda_lend_host(struct stk_cuda *c, struct stk_batch **ret, struct stk_err *err)
+{
+	int r = 0;
+
+	if (!stk__cuda_is_settled(c, c->held->session))
+		r = stk__cuda_run(c->device, settle_held, c, err);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&c->lock);
+	r = stk_batch_state(c->held, c->state, sizeof(c->state));
+	c->state_size = r < 0 ? 0 : (size_t)r;
+	c->batches++;
+	*ret = STK_STEAL(c->held);
+	pthread_mutex_unlock(&c->lock);
+	return 0;
+}
+
+STK_PUBLIC int stk_cuda_release_host(struct stk_cuda *c, struct stk_batch *batch,
+				     void *const *streams, uint32_t n)
+{
+	struct host_call call = {.c = c, .streams = streams, .n = n};
+
+	if (!batch)
+		return 0;
+	if (!n || !stk__cuda_usable(c)) {
+		stk_batch_release(batch);
+		return 0;
+	}
+	call.deferred = calloc(1, sizeof(*call.deferred) + n * sizeof(void *));
+	if (!call.deferred)
+		return -ENOMEM;
+	call.deferred->batch = batch;
+	return stk__cuda_run(c->device, defer, &call, &call.err);
+}
