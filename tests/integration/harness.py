@@ -55,6 +55,18 @@ def need(name):
     return path
 
 
+NOBODY = 65534
+
+
+def need_nobody():
+    """These programs have to be run by another user."""
+    if os.geteuid() != 0:
+        raise unittest.SkipTest("needs root to be another user")
+    for path in (need("stokerd"), need("trainer"), os.path.abspath(__file__)):
+        if subprocess.run(["test", "-r", path], user=NOBODY).returncode:
+            raise unittest.SkipTest("%s is out of reach of another user" % path)
+
+
 # Data.
 
 def tokens(sample, n):

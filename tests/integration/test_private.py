@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import harness
-from harness import (Case, STREAM_END, batches, end_pid, ids_of, is_alive, need, random_lengths,
+from harness import (Case, NOBODY, STREAM_END, batches, end_pid, ids_of, is_alive, need, random_lengths,
                      wait_until)
 
 LINGER = 5
@@ -168,7 +168,7 @@ class Private(Case):
         if os.geteuid() != 0:
             self.skipTest("needs root to make one")
         os.mkdir(os.path.join(self.run_dir, "stoker"), 0o700)
-        os.chown(os.path.join(self.run_dir, "stoker"), 65534, 65534)
+        os.chown(os.path.join(self.run_dir, "stoker"), NOBODY, NOBODY)
         os.mkdir(self.path("tmp"))
         t = self.client(env={"TMPDIR": self.path("tmp")})
         self.assertEqual(t.hello["r"], 0, t.hello)

@@ -6,7 +6,7 @@ import resource
 import struct
 
 import harness
-from harness import Case, SLOW, batches, pack, ragged, random_lengths, wait_until, write_shard
+from harness import Case, NOBODY, SLOW, batches, pack, ragged, random_lengths, wait_until, write_shard
 
 
 class Refusals(Case):
@@ -216,22 +216,21 @@ class Limits(Refusals):
         self.attached(self.d, self.data, job="second", keys=large)
 
     def test_a_memlock_limit_too_small_is_refused_with_its_name_and_numbers(self):
-        if os.geteuid() != 0:
-            self.skipTest("needs root to become a user without CAP_IPC_LOCK")
+        harness.need_nobody()  # who has no CAP_IPC_LOCK
         if harness.is_sanitized(self.d.pid):
             self.skipTest("a sanitizer's mlock() locks nothing")
         os.chmod(self.folder, 0o777)
 
         def lower():
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
-        d = self.daemon("lock: require\n", name="locked", user=65534, group=65534, extra_groups=[],
+        d = self.daemon("lock: require\n", name="locked", user=NOBODY, group=NOBODY, extra_groups=[],
                         preexec_fn=lower)
-        error = self.refused(d, self.data, keys=["rows=32"], user=65534)
+        error = self.refused(d, self.data, keys=["rows=32"], user=NOBODY)
         self.assertIn("RLIMIT_MEMLOCK", error)
         self.assertIn("65536", error)
         d.wait_idle()
         self.assertEqual(d.call("Status")["memory_used"], 0)
-        t = self.attached(d, self.data, keys=["rows=32", "lock=try"], user=65534)
+        t = self.attached(d, self.data, keys=["rows=32", "lock=try"], user=NOBODY)
         self.assertEqual(len(batches(t.run(2))), 2)
         self.assertEqual(len(d.call("Status")["warnings"]), 1, d.call("Status"))
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import harness
-from harness import Case, SLOW, batches, ids_of, need, random_lengths, wait_until
+from harness import Case, NOBODY, SLOW, batches, ids_of, need, random_lengths, wait_until
 
 
 class System(Case):
@@ -156,30 +156,29 @@ class System(Case):
 class Trust(Case):
     def setUp(self):
         super().setUp()
-        if os.geteuid() != 0:
-            self.skipTest("needs root to be another user")
+        harness.need_nobody()
         self.data, _ = self.dataset(random_lengths(60))
         os.chmod(self.folder, 0o755)
         self.conf = "streams:\n  - {name: s, data: %s, rows: 4}\n" % self.data
 
     def test_another_user_may_attach_to_a_configured_stream_but_not_to_a_path(self):
         d = self.daemon(self.conf)
-        self.assertEqual(len(batches(self.attached(d, stream="s", user=65534).run(5))), 5)
-        self.assertEqual(d.jobs()[0]["uid"], 65534)
-        self.assertIn("path", self.refused(d, self.data, user=65534, job="p"))
+        self.assertEqual(len(batches(self.attached(d, stream="s", user=NOBODY).run(5))), 5)
+        self.assertEqual(d.jobs()[0]["uid"], NOBODY)
+        self.assertIn("path", self.refused(d, self.data, user=NOBODY, job="p"))
 
     def test_only_listed_users_attach_when_users_are_listed(self):
         d = self.daemon("users: [65533]\n" + self.conf)
-        self.assertIn("65534", self.refused(d, stream="s", user=65534))
+        self.assertIn("65534", self.refused(d, stream="s", user=NOBODY))
         self.attached(d, stream="s", user=65533)
         self.attached(d, stream="s")
 
     def test_jobs_of_two_users_with_one_name_are_two_jobs(self):
         d = self.daemon(self.conf)
-        a = self.attached(d, stream="s", user=65534, keys=["epochs=1"])
+        a = self.attached(d, stream="s", user=NOBODY, keys=["epochs=1"])
         b = self.attached(d, stream="s", keys=["epochs=1", "seed=9"])
         self.assertEqual(sorted(ids_of(a.run())), sorted(ids_of(b.run())))
-        self.assertEqual(sorted(j["uid"] for j in d.jobs()), [0, 65534])
+        self.assertEqual(sorted(j["uid"] for j in d.jobs()), [0, NOBODY])
 
     def test_another_user_cannot_detach_a_job(self):
         d = self.daemon(self.conf)
@@ -191,7 +190,7 @@ try:
 except harness.Refused as e:
     print("refused", e.reason)
 """ % (os.path.dirname(os.path.abspath(__file__)), d.socket)
-        p = subprocess.run(["/usr/bin/python3", "-c", code], user=65534, capture_output=True, text=True,
+        p = subprocess.run(["/usr/bin/python3", "-c", code], user=NOBODY, capture_output=True, text=True,
                            timeout=SLOW)
         self.assertTrue(p.stdout.startswith("refused"), (p.stdout, p.stderr))
         self.assertEqual(len(batches(t.run(5))), 5)
@@ -199,7 +198,7 @@ except harness.Refused as e:
     def test_a_private_daemon_serves_its_own_user_only(self):
         d = self.daemon(args=["--private", "--linger", "300ms"])
         os.chmod(d.socket, 0o666)
-        self.assertIn("65534", self.refused(d, self.data, user=65534))
+        self.assertIn("65534", self.refused(d, self.data, user=NOBODY))
 
 
 class Service(Case):
