@@ -12,6 +12,13 @@
 #define INTERRUPT_MS 100
 #define LAUNCH_TRIES 3 /* a private daemon may end between our connect and our call */
 
+/* NULL: no device. */
+static json_t *device(const struct stk__request *q)
+{
+	return q->pci ? json_pack("{s:s, s:i}", "pci", q->pci, "host_node", (int)q->host_node)
+		      : NULL;
+}
+
 static json_t *attach_call(const struct stk__request *q)
 {
 	char state[2 * STK_STATE_SIZE_MAX + 1];
@@ -19,13 +26,13 @@ static json_t *attach_call(const struct stk__request *q)
 	stk_hex_encode(q->state, q->state_size, state);
 	return stk_msg_call(
 		STK_MSG_INTERFACE ".Attach",
-		json_pack("{s:s, s:O, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:i, s:i, s:i, s:s}",
+		json_pack("{s:s, s:O, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:i, s:i, s:i, s:s, s:o*}",
 			  "stream", q->stream ? q->stream : "", "spec", q->spec, "job", q->job,
 			  "rank", (json_int_t)q->rank, "world", (json_int_t)q->world, "replica",
 			  (json_int_t)q->replica, "replicas", (json_int_t)q->replicas, "state",
 			  state, "rejoin", q->rejoin, "protocol_min", STK_MSG_PROTOCOL,
 			  "protocol_max", STK_MSG_PROTOCOL, "layout", STK_SHM_MAJOR, "release",
-			  STK_RELEASE),
+			  STK_RELEASE, "device", device(q)),
 		true);
 }
 

@@ -20,6 +20,7 @@ void stk__request_deinit(struct stk__request *request)
 	free(request->stream);
 	free(request->job);
 	free(request->socket);
+	free(request->pci);
 	json_decref(request->spec);
 	*request = (struct stk__request){0};
 }
@@ -62,11 +63,14 @@ static int check_opts(const struct stk_client_opts *o, struct stk_err *err)
 {
 	if (!!o->stream + !!o->path > 1 || !(o->stream || o->path || o->spec))
 		return stk_err_set(err, -EINVAL, "options: give one of stream, path and spec");
-	if (o->flags || o->reserved)
+	if (o->flags || o->reserved || o->reserved2)
 		return stk_err_set(err, -EINVAL,
 				   "options: flags 0x%" PRIx32 " and reserved %" PRIu32
 				   " must be 0",
-				   o->flags, o->reserved);
+				   o->flags, o->reserved | o->reserved2);
+	if (o->pci && o->host_node < -1)
+		return stk_err_set(err, -EINVAL, "options: host_node %" PRId32 ", -1 or more",
+				   o->host_node);
 	if (o->daemon > STK_DAEMON_PRIVATE)
 		return stk_err_set(err, -EINVAL, "options: daemon %" PRIu32 ", at most %d",
 				   o->daemon, STK_DAEMON_PRIVATE);
@@ -258,10 +262,12 @@ static int take_texts(struct stk__request *q, const struct stk_client_opts *o, s
 	q->private_daemon = o->daemon == STK_DAEMON_PRIVATE ||
 			    (o->daemon == STK_DAEMON_AUTO && !o->stream && !socket);
 	if ((socket && !(q->socket = strdup(socket))) ||
-	    (o->stream && !(q->stream = strdup(o->stream))))
+	    (o->stream && !(q->stream = strdup(o->stream))) ||
+	    (o->pci && !(q->pci = strdup(o->pci))))
 		return stk_err_set(err, -ENOMEM, "options: no memory");
 	q->attach_timeout_ms = o->attach_timeout_ms ? o->attach_timeout_ms : DEFAULT_TIMEOUT_MS;
 	q->reconnect_ms = o->reconnect_ms;
+	q->host_node = o->host_node;
 	q->progress = o->progress;
 	q->progress_data = o->progress_data;
 	q->interrupted = o->interrupted;

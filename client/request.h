@@ -23,6 +23,8 @@ struct stk__request {
 	int reconnect_ms;
 	void (*progress)(void *data, const char *stage, uint64_t done, uint64_t total);
 	void *progress_data;
+	char *pci; /* NULL: no device */
+	int32_t host_node;
 	int (*interrupted)(void *data); /* may be NULL */
 	void *interrupt_data;
 	uint8_t state[STK_STATE_SIZE_MAX];

@@ -87,6 +87,11 @@ struct stk_client_opts {
 	 * May be NULL. */
 	int (*interrupted)(void *data);
 	void *interrupt_data;
+	/* The device that batches go to, as stk_cuda_device() tells: stokerd places slots and workers
+	 * next to it. NULL: none, and host_node is not looked at. */
+	const char *pci;   /* "0000:41:00.0" */
+	int32_t host_node; /* NUMA node of the host next to it; -1: not known */
+	uint32_t reserved2;
 };
 
 /**

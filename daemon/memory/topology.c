@@ -227,3 +227,17 @@ int stkd_topology_of_pci(const struct stkd_topology *topology, const char *bdf)
 		index = node_of_cpus(topology, &local);
 	return index < 0 && topology->nnodes == 1 ? 0 : index;
 }
+
+bool stkd_topology_is_pci(const char *bdf)
+{
+	char name[NAME_SIZE];
+
+	return device_name(bdf, name) == 0;
+}
+
+int stkd_topology_near(const struct stkd_topology *topology, const char *bdf, int host_node)
+{
+	int index = stkd_topology_of_pci(topology, bdf);
+
+	return index < 0 ? index_of_node(topology, host_node) : index;
+}

@@ -33,6 +33,12 @@ int stkd_topology_init(struct stkd_topology *topology, const char *sysfs, const 
 /* Node (index into nodes) of a PCI device "0000:41:00.0" by numa_node, then local_cpulist; -1: not known. */
 int stkd_topology_of_pci(const struct stkd_topology *topology, const char *bdf);
 
+/* True for a name that could be one: hexadecimal domain, bus, device and function. */
+bool stkd_topology_is_pci(const char *bdf);
+
+/* As of_pci(); where that does not know (or bdf is ""), the node with the kernel's number; -1: neither. */
+int stkd_topology_near(const struct stkd_topology *topology, const char *bdf, int host_node);
+
 /* "0-3,8" into a set; -EINVAL on anything else. */
 int stkd_cpulist_parse(const char *text, cpu_set_t *ret);
 

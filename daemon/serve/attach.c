@@ -268,6 +268,38 @@ static int get_state(const json_t *parameters, uint8_t state[STK_STATE_SIZE_MAX]
 	return 0;
 }
 
+/* Where the client's device is; what it says is only believed where this machine's own tree agrees. */
+static int get_device(const struct stkd_conn *conn, const json_t *parameters,
+		      struct stkd_attach *attach, struct stk_err *err)
+{
+	const json_t *device = json_object_get(parameters, "device");
+	const json_t *node = json_object_get(device, "host_node");
+	const char *pci;
+	int r;
+
+	attach->node = -1;
+	if (!device || json_is_null(device))
+		return 0;
+	if (!json_is_object(device))
+		return stk_err_set(err, -EINVAL, "attach: device: an object is needed");
+	r = get_text(device, "pci", "", &pci, err);
+	if (r < 0)
+		return r;
+	if (pci[0] && !stkd_topology_is_pci(pci))
+		return stk_err_set(err, -EINVAL,
+				   "attach: device: pci \"%s\" is no address such as 0000:41:00.0",
+				   pci);
+	if (node && !json_is_null(node) &&
+	    (!json_is_integer(node) || json_integer_value(node) < -1 ||
+	     json_integer_value(node) > INT32_MAX))
+		return stk_err_set(err, -EINVAL,
+				   "attach: device: host_node is not an integer from -1 on");
+	attach->node =
+		stkd_topology_near(&conn->server->topology, pci,
+				   json_is_integer(node) ? (int)json_integer_value(node) : -1);
+	return 0;
+}
+
 void stkd_attach_call(struct stkd_conn *conn, const json_t *parameters)
 {
 	uint8_t state[STK_STATE_SIZE_MAX];
@@ -281,6 +313,7 @@ void stkd_attach_call(struct stkd_conn *conn, const json_t *parameters)
 	else if ((r = check_versions(parameters, &err)) == 0 && (r = check_peer(conn, &err)) == 0 &&
 		 (r = get_place(parameters, &attach, &err)) == 0 &&
 		 (r = get_state(parameters, state, &attach, &err)) == 0 &&
+		 (r = get_device(conn, parameters, &attach, &err)) == 0 &&
 		 (r = resolve_spec(conn, parameters, &attach, &err)) == 0)
 		r = stkd_job_attach(conn, &attach, &err);
 	stk_spec_free(attach.spec);

@@ -344,6 +344,7 @@ int stkd_job_attach(struct stkd_conn *conn, struct stkd_attach *attach, struct s
 	conn->replica = attach->replica;
 	conn->replicas = attach->replicas;
 	conn->rejoin = attach->rejoin;
+	conn->node = attach->node;
 	conn->job = job;
 	conn->attaching = true;
 	if (!job->opening)

@@ -56,6 +56,7 @@ struct stkd_attach {
 	const uint8_t *state;
 	size_t state_size;
 	bool rejoin;
+	int node; /* next to the device, index into the topology; -1: not known */
 };
 
 /**

@@ -94,10 +94,12 @@ static void build_done(uv_work_t *work, int status)
 	stkd_job_built(jf);
 }
 
-/* Slots and workers on one node: the only one, or ranks in turn while the client names no GPU. */
-static unsigned choose_node(const struct stkd_server *server, uint32_t rank)
+/* Slots and workers on one node: next to the client's device, or ranks in turn where none is known. */
+static unsigned choose_node(const struct stkd_server *server, const struct stkd_conn *conn)
 {
-	return server->topology.nnodes ? rank % server->topology.nnodes : 0;
+	if (conn->node >= 0)
+		return (unsigned)conn->node;
+	return server->topology.nnodes ? conn->rank % server->topology.nnodes : 0;
 }
 
 static int fill_params(struct stkd_job *job, const struct stkd_conn *conn,
@@ -105,7 +107,7 @@ static int fill_params(struct stkd_job *job, const struct stkd_conn *conn,
 {
 	const struct stkd_server *server = job->server;
 	const struct stk_spec *spec = job->opened->spec;
-	unsigned node = choose_node(server, conn->rank);
+	unsigned node = choose_node(server, conn);
 
 	*ret = (struct stkd_feed_params){
 		.stream = job->opened,

@@ -455,6 +455,25 @@ static void attaching_again_and_again_leaves_nothing_behind(void **state)
 	assert_in_range(fake_count("map_files"), maps - 2, maps + 2);
 }
 
+static void the_device_is_told_when_there_is_one(void **state)
+{
+	struct fixture *f = *state;
+
+	f->opts.host_node = 1;
+	assert_int_equal(open_client(f), 0);
+	assert_null(sent(f, "device"));
+	f->client = stk_client_close(f->client);
+	f->opts.pci = "0000:41:00.0";
+	assert_int_equal(open_client(f), 0);
+	assert_string_equal(json_string_value(json_object_get(sent(f, "device"), "pci")),
+			    "0000:41:00.0");
+	assert_int_equal(json_integer_value(json_object_get(sent(f, "device"), "host_node")), 1);
+	f->client = stk_client_close(f->client);
+	f->opts.host_node = -2;
+	assert_int_equal(open_client(f), -EINVAL);
+	assert_string_equal(f->error, "options: host_node -2, -1 or more");
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -478,6 +497,7 @@ int main(void)
 		TEST(progress_is_passed_on_and_counts_as_a_sign_of_life),
 		TEST(what_was_announced_can_be_asked_for),
 		TEST(attaching_again_and_again_leaves_nothing_behind),
+		TEST(the_device_is_told_when_there_is_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -261,6 +261,22 @@ static void a_device_without_node_is_found_by_its_cores(void **state)
 	assert_int_equal(stkd_topology_of_pci(&t, "0000:45:00.0"), -1);
 }
 
+static void what_cuda_says_counts_only_where_the_tree_does_not_know(void **state)
+{
+	struct stkd_topology t;
+
+	(void)state;
+	two_nodes();
+	put("bus/pci/devices/0000:41:00.0/numa_node", "1\n");
+	put("bus/pci/devices/0000:42:00.0/numa_node", "-1\n");
+	t = init("0-15");
+	assert_int_equal(stkd_topology_near(&t, "0000:41:00.0", 0), 1);
+	assert_int_equal(stkd_topology_near(&t, "0000:42:00.0", 1), 1);
+	assert_int_equal(stkd_topology_near(&t, "", 1), 1);
+	assert_int_equal(stkd_topology_near(&t, "0000:42:00.0", -1), -1);
+	assert_int_equal(stkd_topology_near(&t, "0000:42:00.0", 9), -1);
+}
+
 static void on_one_node_every_device_is_there(void **state)
 {
 	struct stkd_topology t;
@@ -297,6 +313,9 @@ static void a_device_name_cannot_leave_the_tree(void **state)
 	t = init("0-15");
 	for (size_t i = 0; i < STK_ARRAY_SIZE(bad); i++)
 		assert_int_equal(stkd_topology_of_pci(&t, bad[i]), -1);
+	for (size_t i = 0; i < STK_ARRAY_SIZE(bad); i++)
+		assert_false(stkd_topology_is_pci(bad[i]));
+	assert_true(stkd_topology_is_pci("0000:41:00.0"));
 }
 
 static void this_machine_has_a_node_with_cores(void **state)
@@ -386,6 +405,7 @@ int main(void)
 		TREE_TEST(garbage_in_the_tree_is_named),
 		TREE_TEST(a_device_is_found_by_its_numa_node),
 		TREE_TEST(a_device_without_node_is_found_by_its_cores),
+		TREE_TEST(what_cuda_says_counts_only_where_the_tree_does_not_know),
 		TREE_TEST(on_one_node_every_device_is_there),
 		TREE_TEST(a_device_name_cannot_leave_the_tree),
 		cmocka_unit_test(this_machine_has_a_node_with_cores),
