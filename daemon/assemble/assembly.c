@@ -9,31 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/assemble/fields.h"
+#include "daemon/assemble/run.h"
 #include "daemon/shard/guard.h"
-
-/* Extents looked up at once: what fits comfortably on a worker's stack. */
-#define EXTENTS_MAX 512
-#define NO_SAMPLE   UINT64_MAX
-
-/* One call of stkd_assembly_rows(). */
-struct run {
-	const struct stkd_assembly *assembly;
-	const struct stkd_layout *layout;
-	const struct stkd_recipe *recipe;
-	uint8_t *slot;
-	uint32_t first, n;
-	struct stkd_rows_result result;
-	struct stk_err *err;
-	/* Being copied, for the error after a fault; volatile: read after the jump out of the copy. */
-	volatile uint64_t sample;
-	struct stkd_extent *extents; /* EXTENTS_MAX */
-};
 
 /* A row as the writers see it; a masked one has no extents. */
 struct row {
 	uint32_t index;
-	uint64_t sample;                   /* NO_SAMPLE: masked */
+	uint64_t sample;                   /* STKD_NO_SAMPLE: masked */
 	uint32_t length;                   /* of the length field, cut; 0: masked */
 	const struct stkd_extent *extents; /* by column; NULL: masked */
 };
@@ -69,6 +51,11 @@ struct stkd_assembly *stkd_assembly_free(struct stkd_assembly *assembly)
 uint32_t stkd_assembly_nfields(const struct stkd_assembly *assembly)
 {
 	return assembly->nops;
+}
+
+bool stkd_assembly_is_packed(const struct stkd_assembly *assembly)
+{
+	return assembly->packed;
 }
 
 /* Elements of a row in a ragged field, cut to its width. */
@@ -137,7 +124,7 @@ static void write_length(const struct stkd_op *op, const struct stk_shm_field *f
 static void write_sample_id(const struct stkd_op *op, const struct stk_shm_field *field,
 			    uint8_t *slot, const struct row *row)
 {
-	static_assert(NO_SAMPLE == (uint64_t)-1, "a masked row reads as -1");
+	static_assert(STKD_NO_SAMPLE == (uint64_t)-1, "a masked row reads as -1");
 	op->fill(slot + field->offset + row->index * op->size, row->sample, 1);
 }
 
@@ -151,7 +138,7 @@ static const write_fn writers[] = {
 	[STK_MAKE_SAMPLE_IDS] = write_sample_id,
 };
 
-static void write_row(const struct run *run, const struct row *row)
+static void write_row(const struct stkd_run *run, const struct row *row)
 {
 	uint64_t id = row->sample;
 	uint32_t length = row->length;
@@ -166,7 +153,7 @@ static void write_row(const struct run *run, const struct row *row)
 	       sizeof(length));
 }
 
-static int refuse_row(const struct run *run, uint64_t sample, uint32_t column, uint64_t found,
+static int refuse_row(const struct stkd_run *run, uint64_t sample, uint32_t column, uint64_t found,
 		      uint64_t expected, const char *unit)
 {
 	const struct stkd_dataset *dataset = run->assembly->dataset;
@@ -183,8 +170,8 @@ static int refuse_row(const struct run *run, uint64_t sample, uint32_t column, u
 }
 
 /* The file may have changed since its lengths were read: nothing in an extent is taken on trust. */
-static int check_extent(const struct run *run, uint64_t sample, uint32_t column,
-			const struct stkd_extent *extent)
+int stkd_run_check_extent(const struct stkd_run *run, uint64_t sample, uint32_t column,
+			  const struct stkd_extent *extent)
 {
 	const struct stkd_dataset *dataset = run->assembly->dataset;
 	uint16_t stored = run->assembly->columns[column];
@@ -207,7 +194,7 @@ static int check_extent(const struct run *run, uint64_t sample, uint32_t column,
 	return 0;
 }
 
-static int copy_row(struct run *run, uint32_t index, const struct stkd_extent *extents)
+static int copy_row(struct stkd_run *run, uint32_t index, const struct stkd_extent *extents)
 {
 	const struct stkd_assembly *assembly = run->assembly;
 	uint64_t sample = run->recipe->ids[index];
@@ -217,7 +204,7 @@ static int copy_row(struct run *run, uint32_t index, const struct stkd_extent *e
 	assert(sample < assembly->dataset->count);
 	length = assembly->dataset->lengths[sample];
 	for (uint32_t c = 0; c < assembly->ncolumns; c++) {
-		int r = check_extent(run, sample, c, &extents[c]);
+		int r = stkd_run_check_extent(run, sample, c, &extents[c]);
 
 		if (r < 0)
 			return r;
@@ -231,7 +218,7 @@ static int copy_row(struct run *run, uint32_t index, const struct stkd_extent *e
 }
 
 /* Rows [first, first + n) that hold samples; n is small enough for the extents. */
-static int copy_rows(struct run *run, uint32_t first, uint32_t n)
+static int copy_rows(struct stkd_run *run, uint32_t first, uint32_t n)
 {
 	const struct stkd_assembly *assembly = run->assembly;
 	struct stkd_want want = {
@@ -242,7 +229,7 @@ static int copy_rows(struct run *run, uint32_t first, uint32_t n)
 	};
 	int r = 0;
 
-	run->sample = NO_SAMPLE;
+	run->sample = STKD_NO_SAMPLE;
 	if (assembly->ncolumns)
 		r = stkd_fetch(assembly->dataset, &want, run->extents, run->err);
 	for (uint32_t i = 0; r == 0 && i < n; i++)
@@ -251,7 +238,7 @@ static int copy_rows(struct run *run, uint32_t first, uint32_t n)
 }
 
 /* Fields start at multiples of 256; what lies between two belongs to the published bytes too. */
-static void zero_gaps(const struct run *run)
+void stkd_run_zero_gaps(const struct stkd_run *run)
 {
 	uint64_t end = 0;
 
@@ -266,12 +253,12 @@ static void zero_gaps(const struct run *run)
 /* Runs under the guard: a SIGBUS jumps out of it from anywhere. */
 static int run_rows(void *arg)
 {
-	struct run *run = arg;
-	uint32_t chunk = EXTENTS_MAX / STK_MAX(run->assembly->ncolumns, 1);
+	struct stkd_run *run = arg;
+	uint32_t chunk = STKD_EXTENTS_MAX / STK_MAX(run->assembly->ncolumns, 1);
 	uint32_t end = run->first + run->n, real = STK_MIN(end, run->recipe->rows_real);
 
 	if (run->first == 0)
-		zero_gaps(run);
+		stkd_run_zero_gaps(run);
 	for (uint32_t i = run->first; i < real; i += chunk) {
 		int r = copy_rows(run, i, STK_MIN(chunk, real - i));
 
@@ -279,12 +266,12 @@ static int run_rows(void *arg)
 			return r;
 	}
 	for (uint32_t i = STK_MAX(run->first, real); i < end; i++)
-		write_row(run, &(struct row){.index = i, .sample = NO_SAMPLE});
+		write_row(run, &(struct row){.index = i, .sample = STKD_NO_SAMPLE});
 	return 0;
 }
 
 /* A fault outside the slot was in a shard's mapping. */
-static int explain_fault(const struct run *run, const void *address)
+static int explain_fault(const struct stkd_run *run, const void *address)
 {
 	const struct stkd_dataset *dataset = run->assembly->dataset;
 	uintptr_t at = (uintptr_t)address, start = (uintptr_t)run->slot;
@@ -308,7 +295,7 @@ static int explain_fault(const struct run *run, const void *address)
 				    shard->path, (size_t)(at - start));
 		break;
 	}
-	if (run->err && run->sample != NO_SAMPLE)
+	if (run->err && run->sample != STKD_NO_SAMPLE)
 		stk_err_prefix(run->err, "sample %" PRIu64 ": ", run->sample);
 	return r;
 }
@@ -317,8 +304,8 @@ int stkd_assembly_rows(const struct stkd_assembly *assembly, const struct stkd_l
 		       const struct stkd_recipe *recipe, uint8_t *slot, uint32_t first, uint32_t n,
 		       struct stkd_rows_result *ret, struct stk_err *err)
 {
-	struct stkd_extent extents[EXTENTS_MAX];
-	struct run run = {
+	struct stkd_extent extents[STKD_EXTENTS_MAX];
+	struct stkd_run run = {
 		.extents = extents,
 		.assembly = assembly,
 		.layout = layout,
@@ -327,10 +314,10 @@ int stkd_assembly_rows(const struct stkd_assembly *assembly, const struct stkd_l
 		.first = first,
 		.n = n,
 		.err = err,
-		.sample = NO_SAMPLE,
+		.sample = STKD_NO_SAMPLE,
 	};
 	struct stkd_want want = {
-		.ids = recipe->ids + first,
+		.ids = assembly->packed ? NULL : recipe->ids + first,
 		.fields = assembly->columns,
 		.nfields = assembly->ncolumns,
 	};
@@ -338,12 +325,16 @@ int stkd_assembly_rows(const struct stkd_assembly *assembly, const struct stkd_l
 	int r;
 
 	assert(first <= recipe->rows && n <= recipe->rows - first);
-	r = stkd_guard_run(run_rows, &run, &address);
+	r = stkd_guard_run(assembly->packed ? stkd_run_packed : run_rows, &run, &address);
 	if (r == -EFAULT)
 		return explain_fault(&run, address);
 	if (r < 0)
 		return r;
-	if (assembly->ncolumns && first < recipe->rows_real) {
+	if (assembly->packed) {
+		r = stkd_run_packed_done(&run);
+		if (r < 0)
+			return r;
+	} else if (assembly->ncolumns && first < recipe->rows_real) {
 		want.nrows = STK_MIN(n, recipe->rows_real - first);
 		r = stkd_fetch_done(assembly->dataset, &want, err);
 		if (r < 0)

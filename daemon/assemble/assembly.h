@@ -8,6 +8,7 @@
 
 #include "daemon/shard/dataset.h"
 #include "daemon/storage/fetch.h"
+#include "proto/segment.h"
 #include "proto/shm.h"
 #include "proto/spec.h"
 
@@ -19,20 +20,28 @@ struct stkd_recipe {
 	uint32_t micro, shape_class;
 	uint32_t rows, rows_real, width;
 	uint64_t *ids; /* rows_real; room for the largest class */
+	/*
+	 * Groups pack and concat instead of ids: real row r holds segments [row_first[r],
+	 * row_first[r + 1]), the first one at its beginning, the others at the next multiple of align.
+	 */
+	struct stk_segment *segments; /* nsegments */
+	uint32_t *row_first;          /* rows_real + 1, from 0 */
+	uint32_t nsegments;
 };
 
 /* Where everything lies in a slot, for one (rows, width). */
 struct stkd_layout {
 	struct stk_shm_field fields[STK_SHM_MAX_FIELDS];
-	uint64_t extent_size;          /* fields and the zeroed gaps between them */
-	uint64_t ids_off, lengths_off; /* behind the extent */
-	uint64_t size;                 /* of all; at most the slot */
+	uint64_t extent_size;             /* fields and the zeroed gaps between them */
+	uint64_t ids_off, lengths_off;    /* behind the extent */
+	uint64_t from_off, row_first_off; /* packed: u32[nsegments], u32[rows + 1]; else 0 */
+	uint64_t size;                    /* of all; at most the slot */
 };
 
 /* What the rows turned out to be; summed by the caller over ranges. */
 struct stkd_rows_result {
 	uint64_t real_tokens;
-	uint32_t max_length;
+	uint32_t max_length; /* of a row; packed: of a segment */
 };
 
 /**
@@ -43,7 +52,8 @@ struct stkd_rows_result {
  * No fields in the spec: every stored field as it is, and attention_mask (BOOL) of the length field.
  * Allowed casts: same type; BOOL to any integer; an integer to a wider one that holds all its values.
  * A ragged field whose lengths are not those of the length field has a width of its own: its longest
- * sample, rounded up to multiple_of.
+ * sample, rounded up to multiple_of. Packed rows take none of these, nor padding on the left; there
+ * a field of one value for each sample has one for each segment.
  *
  * Return: 0 or -EINVAL naming the field, what was asked and what is possible.
  */
@@ -54,12 +64,18 @@ STK_DEFINE_CLEANUP(struct stkd_assembly *, stkd_assembly_free)
 
 uint32_t stkd_assembly_nfields(const struct stkd_assembly *assembly);
 
-/* JSON array of {"name", "dtype", "kind": "ragged" | "fixed" | "row", "shape": [inner]}; new reference. */
+/* JSON array of {"name", "dtype", "kind": "ragged" | "fixed" | "row" | "segment" | "sums" |
+ * "batch", "shape": [inner]}; new reference. */
 json_t *stkd_assembly_schema(const struct stkd_assembly *assembly);
 
 /* -EOVERFLOW when it does not fit 64 bits. */
 int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
 			 struct stkd_layout *ret);
+/* The same for packed rows; -EOVERFLOW also when sums of lengths do not fit 31 bits. */
+int stkd_assembly_layout_packed(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
+				uint32_t nsegments, struct stkd_layout *ret);
+/* Does the spec pack rows? */
+bool stkd_assembly_is_packed(const struct stkd_assembly *assembly);
 
 /**
  * stkd_assembly_rows() - write rows [first, first + n) of a batch, every byte of them, once

@@ -166,6 +166,19 @@ static int set_pad(struct stkd_op *op, const struct stk_spec_field *field, struc
 			   stk_dtype_min(op->to), stk_dtype_max(op->to));
 }
 
+/* A separator that is not given is padding. */
+static int set_separator(struct stkd_op *op, const struct stk_spec_field *field,
+			 struct stk_err *err)
+{
+	op->separator = op->pad;
+	if (!field->separator_set ||
+	    stkd_value_encode(op->to, field->separator, (double)field->separator, &op->separator) ==
+		    0)
+		return 0;
+	return stk_err_set(err, -EINVAL, "field \"%s\": separator %" PRIi64 " does not fit %s",
+			   op->name, field->separator, stk_dtype_name(op->to));
+}
+
 static int compile_copy(struct stkd_assembly *assembly, const struct stk_spec_field *field,
 			const struct stk_spec *spec, struct stkd_op *op, struct stk_err *err)
 {
@@ -198,7 +211,10 @@ static int compile_copy(struct stkd_assembly *assembly, const struct stk_spec_fi
 				   "field \"%s\": %" PRIu64 " values of %s in one element",
 				   field->name, op->inner_count, stk_dtype_name(op->to));
 	op->column = add_column(assembly, index, source_size);
+	op->shift = field->shift;
 	r = set_pad(op, field, err);
+	if (r == 0)
+		r = set_separator(op, field, err);
 	if (r < 0)
 		return r;
 	return stored->ragged ? set_width(assembly, op, index, spec->multiple_of, err) : 0;
@@ -270,6 +286,33 @@ static int compile_sample_ids(struct stkd_assembly *assembly, const struct stk_s
 	return made_dtype(field, allowed, STK_ARRAY_SIZE(allowed), &op->to, err);
 }
 
+static int compile_segment_ids(struct stkd_assembly *assembly, const struct stk_spec_field *field,
+			       const struct stk_spec *spec, struct stkd_op *op, struct stk_err *err)
+{
+	static const enum stk_dtype allowed[] = {STK_DTYPE_I32, STK_DTYPE_I64};
+	int r = made_dtype(field, allowed, STK_ARRAY_SIZE(allowed), &op->to, err);
+
+	(void)assembly;
+	(void)spec;
+	op->ragged = op->aligned = true;
+	op->positions = field->positions;
+	op->start = field->start;
+	return r;
+}
+
+/* Sums have one value more than there are segments; the longest segment is one value. */
+static int compile_seqlens(struct stkd_assembly *assembly, const struct stk_spec_field *field,
+			   const struct stk_spec *spec, struct stkd_op *op, struct stk_err *err)
+{
+	static const enum stk_dtype allowed[] = {STK_DTYPE_I32};
+
+	(void)assembly;
+	(void)spec;
+	op->once = field->make == STK_MAKE_MAX_SEQLEN;
+	op->extra = op->once ? 0 : 1;
+	return made_dtype(field, allowed, STK_ARRAY_SIZE(allowed), &op->to, err);
+}
+
 typedef int (*compile_fn)(struct stkd_assembly *assembly, const struct stk_spec_field *field,
 			  const struct stk_spec *spec, struct stkd_op *op, struct stk_err *err);
 
@@ -278,7 +321,39 @@ static const compile_fn compile[] = {
 	[STK_MAKE_MASK] = compile_mask,
 	[STK_MAKE_LENGTHS] = compile_lengths,
 	[STK_MAKE_SAMPLE_IDS] = compile_sample_ids,
+	[STK_MAKE_SEGMENT_IDS] = compile_segment_ids,
+	[STK_MAKE_POSITION_IDS] = compile_segment_ids,
+	[STK_MAKE_CU_SEQLENS] = compile_seqlens,
+	[STK_MAKE_CU_SEQLENS_PADDED] = compile_seqlens,
+	[STK_MAKE_MAX_SEQLEN] = compile_seqlens,
 };
+
+/* What packed rows cannot hold, and what only they do. */
+static int check_packed(const struct stkd_assembly *assembly, const struct stk_spec_field *field,
+			const struct stkd_op *op, struct stk_err *err)
+{
+	if (!assembly->packed && (op->make >= STK_MAKE_SEGMENT_IDS || op->shift))
+		return stk_err_set(err, -EINVAL,
+				   "field \"%s\": %s is of packed rows (group: pack or concat)",
+				   op->name, op->shift ? "shift" : "this make");
+	if (!assembly->packed)
+		return 0;
+	if (op->left)
+		return stk_err_set(err, -EINVAL,
+				   "field \"%s\": side: left; packed rows begin with a segment",
+				   op->name);
+	if (op->width || (op->ragged && !op->aligned))
+		return stk_err_set(err, -EINVAL,
+				   "field \"%s\": the lengths of \"%s\" are not those of the "
+				   "length field \"%s\": it has no place in packed rows",
+				   op->name, field->from ? field->from : field->name,
+				   assembly->dataset->fields[assembly->dataset->length_field].name);
+	if (op->shift && !op->ragged)
+		return stk_err_set(err, -EINVAL,
+				   "field \"%s\": shift; it has one value for each sample",
+				   op->name);
+	return 0;
+}
 
 static int add_field(struct stkd_assembly *assembly, const struct stk_spec_field *field,
 		     const struct stk_spec *spec, struct stk_err *err)
@@ -311,7 +386,8 @@ static int add_field(struct stkd_assembly *assembly, const struct stk_spec_field
 	if (op->make != STK_MAKE_COPY)
 		op->size = stk_dtype_size(op->to);
 	op->fill = stkd_fill_find(stk_dtype_size(op->to));
-	return 0;
+	op->count = stkd_count_find(stk_dtype_size(op->to));
+	return check_packed(assembly, field, op, err);
 }
 
 static bool has_field(const struct stkd_dataset *dataset, const char *name)
@@ -365,6 +441,26 @@ static int add_torch_labels(struct stkd_assembly *assembly, const struct stk_spe
 	return add_field(assembly, &labels, spec, err);
 }
 
+/* What packed rows are of no use without: where their samples are. */
+static int add_packed_fields(struct stkd_assembly *assembly, const struct stk_spec *spec,
+			     struct stk_err *err)
+{
+	enum stk_dtype wide =
+		spec->default_fields == STK_FIELDS_TORCH ? STK_DTYPE_I64 : STK_DTYPE_NONE;
+	struct stk_spec_field made[] = {
+		{.name = (char[]){"segment_ids"}, .make = STK_MAKE_SEGMENT_IDS, .dtype = wide},
+		{.name = (char[]){"position_ids"}, .make = STK_MAKE_POSITION_IDS, .dtype = wide},
+		{.name = (char[]){"cu_seqlens"}, .make = STK_MAKE_CU_SEQLENS},
+		{.name = (char[]){"max_seqlen"}, .make = STK_MAKE_MAX_SEQLEN},
+	};
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < STK_ARRAY_SIZE(made); i++)
+		if (!has_field(assembly->dataset, made[i].name))
+			r = add_field(assembly, &made[i], spec, err);
+	return r;
+}
+
 /* Every stored field, and the mask of the length field unless one is stored. */
 static int add_stored_fields(struct stkd_assembly *assembly, const struct stk_spec *spec,
 			     struct stk_err *err)
@@ -389,7 +485,8 @@ static int add_stored_fields(struct stkd_assembly *assembly, const struct stk_sp
 		if (r < 0)
 			return r;
 	}
-	return has_field(dataset, mask.name) ? 0 : add_field(assembly, &mask, spec, err);
+	r = has_field(dataset, mask.name) ? 0 : add_field(assembly, &mask, spec, err);
+	return r == 0 && assembly->packed ? add_packed_fields(assembly, spec, err) : r;
 }
 
 int stkd_fields_compile(struct stkd_assembly *assembly, const struct stk_spec *spec,
@@ -401,6 +498,9 @@ int stkd_fields_compile(struct stkd_assembly *assembly, const struct stk_spec *s
 		return stk_err_set(err, -EINVAL,
 				   "%s: has no ragged field, so no lengths to batch by",
 				   dataset->path);
+	assembly->packed = spec->group == STK_GROUP_PACK || spec->group == STK_GROUP_CONCAT;
+	assembly->separator = spec->separator;
+	assembly->align = STK_MAX(spec->align, 1u);
 	if (!spec->fields)
 		return add_stored_fields(assembly, spec, err);
 	for (size_t i = 0; i < spec->nfields; i++) {

@@ -27,12 +27,23 @@ struct stkd_op {
 	stkd_copy_fn copy;
 	stkd_fill_fn fill;
 	uint64_t pad; /* as fill takes it */
+	/* Packed rows. */
+	uint32_t extra;     /* values besides one for each segment, of a field that is not ragged */
+	bool once;          /* one value for the batch */
+	uint64_t separator; /* of a copy, as fill takes it */
+	bool shift;         /* each element is the next one of its sample */
+	enum stk_positions positions;
+	uint32_t start;
+	stkd_count_fn count;
 };
 
 /* Stored fields whose extents the ops use, each once. */
 struct stkd_assembly {
 	const struct stkd_dataset *dataset; /* the caller's; outlives this */
 	uint32_t max_length;
+	bool packed;
+	bool separator; /* a place behind each sample */
+	uint32_t align;
 	struct stkd_op ops[STK_SHM_MAX_FIELDS];
 	uint32_t nops;
 	uint16_t columns[STK_SHM_MAX_FIELDS];

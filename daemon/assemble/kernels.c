@@ -60,6 +60,15 @@
 			d[i] = value;                                                              \
 	}
 
+#define DEFINE_COUNT(type)                                                                         \
+	static void count_##type(void *dst, uint64_t first, size_t n)                              \
+	{                                                                                          \
+		type *d = dst;                                                                     \
+                                                                                                   \
+		for (size_t i = 0; i < n; i++)                                                     \
+			d[i] = (type)(first + i);                                                  \
+	}
+
 DEFINE_WIDEN(uint8_t, uint8_t)
 DEFINE_WIDEN(uint16_t, uint16_t)
 DEFINE_WIDEN(uint32_t, uint32_t)
@@ -92,6 +101,9 @@ DEFINE_FILL(uint8_t)
 DEFINE_FILL(uint16_t)
 DEFINE_FILL(uint32_t)
 DEFINE_FILL(uint64_t)
+
+DEFINE_COUNT(uint32_t)
+DEFINE_COUNT(uint64_t)
 
 /* Tables are indexed by the binary logarithm of the size in bytes: 1, 2, 4, 8. */
 enum { NSIZES = 4 };
@@ -147,6 +159,11 @@ stkd_fill_fn stkd_fill_find(size_t size)
 	unsigned i = size_index(size);
 
 	return i == NSIZES ? NULL : fills[i];
+}
+
+stkd_count_fn stkd_count_find(size_t size)
+{
+	return size == 4 ? count_uint32_t : size == 8 ? count_uint64_t : NULL;
 }
 
 /* 0 <= real < 2^53; ties to even. */

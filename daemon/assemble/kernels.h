@@ -19,6 +19,11 @@ typedef void (*stkd_fill_fn)(void *dst, uint64_t bits, size_t n);
  */
 stkd_copy_fn stkd_copy_find(enum stk_dtype from, enum stk_dtype to);
 
+/* first, first + 1, ...: n integers of a type. */
+typedef void (*stkd_count_fn)(void *dst, uint64_t first, size_t n);
+/* For values of 4 or 8 bytes; NULL for another size. */
+stkd_count_fn stkd_count_find(size_t size);
+
 /* For values of 1, 2, 4 or 8 bytes; NULL for another size. */
 stkd_fill_fn stkd_fill_find(size_t size);
 

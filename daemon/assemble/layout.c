@@ -19,10 +19,16 @@ static bool take(uint64_t *end, uint64_t align, uint64_t size, uint64_t *ret_off
 	return stk_add_overflow(*ret_offset, size, end);
 }
 
-static bool place_field(const struct stkd_op *op, uint32_t rows, uint32_t width, uint64_t *end,
-			struct stk_shm_field *ret)
+/* Leading dimension of fields that are ragged, and of others. */
+struct lead {
+	uint32_t rows, items; /* segments where rows are packed, else rows, too */
+};
+
+static bool place_field(const struct stkd_op *op, const struct lead *lead, uint32_t width,
+			uint64_t *end, struct stk_shm_field *ret)
 {
 	uint64_t size = op->size;
+	uint32_t rows = op->ragged ? lead->rows : op->once ? 1 : lead->items + op->extra;
 
 	*ret = (struct stk_shm_field){.nlead = 1, .lead = {rows}};
 	if (op->ragged) {
@@ -37,28 +43,63 @@ static bool place_field(const struct stkd_op *op, uint32_t rows, uint32_t width,
 	return take(end, STK_SHM_FIELD_ALIGN, size, &ret->offset);
 }
 
-int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
-			 struct stkd_layout *ret)
+static int place_all(const struct stkd_assembly *assembly, const struct lead *lead, uint32_t width,
+		     struct stkd_layout *ret)
 {
 	struct stkd_layout layout = {.extent_size = 0};
 	uint64_t end = 0;
 
 	for (uint32_t i = 0; i < assembly->nops; i++)
-		if (place_field(&assembly->ops[i], rows, width, &end, &layout.fields[i]))
+		if (place_field(&assembly->ops[i], lead, width, &end, &layout.fields[i]))
 			return -EOVERFLOW;
 	layout.extent_size = end;
-	if (take(&end, STK_SHM_FIELD_ALIGN, (uint64_t)rows * sizeof(uint64_t), &layout.ids_off) ||
-	    take(&end, sizeof(uint32_t), (uint64_t)rows * sizeof(uint32_t), &layout.lengths_off))
+	if (take(&end, STK_SHM_FIELD_ALIGN, (uint64_t)lead->items * sizeof(uint64_t),
+		 &layout.ids_off) ||
+	    take(&end, sizeof(uint32_t), (uint64_t)lead->items * sizeof(uint32_t),
+		 &layout.lengths_off))
 		return -EOVERFLOW;
 	layout.size = end;
 	*ret = layout;
 	return 0;
 }
 
-static const char *kind_of(const struct stkd_op *op)
+int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
+			 struct stkd_layout *ret)
+{
+	return place_all(assembly, &(struct lead){rows, rows}, width, ret);
+}
+
+int stkd_assembly_layout_packed(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
+				uint32_t nsegments, struct stkd_layout *ret)
+{
+	struct stkd_layout layout;
+	int r;
+
+	/* Sums of lengths are numbers of 32 bits with a sign. */
+	if ((uint64_t)rows * width > INT32_MAX || nsegments == UINT32_MAX)
+		return -EOVERFLOW;
+	r = place_all(assembly, &(struct lead){rows, nsegments}, width, &layout);
+	if (r < 0)
+		return r;
+	if (take(&layout.size, sizeof(uint32_t), (uint64_t)nsegments * sizeof(uint32_t),
+		 &layout.from_off) ||
+	    take(&layout.size, sizeof(uint32_t), ((uint64_t)rows + 1) * sizeof(uint32_t),
+		 &layout.row_first_off))
+		return -EOVERFLOW;
+	*ret = layout;
+	return 0;
+}
+
+static const char *kind_of(const struct stkd_assembly *assembly, const struct stkd_op *op)
 {
 	if (op->ragged)
 		return "ragged";
+	if (op->once)
+		return "batch";
+	if (op->extra)
+		return "sums";
+	if (assembly->packed)
+		return "segment";
 	return op->make == STK_MAKE_COPY ? "fixed" : "row";
 }
 
@@ -76,7 +117,7 @@ json_t *stkd_assembly_schema(const struct stkd_assembly *assembly)
 		if (json_array_append_new(schema,
 					  json_pack("{s:s, s:s, s:s, s:o}", "name", op->name,
 						    "dtype", stk_dtype_name(op->to), "kind",
-						    kind_of(op), "shape", shape)) < 0) {
+						    kind_of(assembly, op), "shape", shape)) < 0) {
 			json_decref(schema);
 			return NULL;
 		}

@@ -59,7 +59,7 @@ static int append(struct stkd_concat *c, uint64_t n, bool joins, struct stkd_row
 	uint64_t left = n;
 
 	while (left) {
-		struct stkd_segment *last = joins ? &to->segments[to->nsegments - 1] : NULL;
+		struct stk_segment *last = joins ? &to->segments[to->nsegments - 1] : NULL;
 		uint64_t take;
 
 		if (c->offset == c->size && !next_sample(c))
@@ -70,7 +70,7 @@ static int append(struct stkd_concat *c, uint64_t n, bool joins, struct stkd_row
 		} else {
 			if (stkd_rows_reserve(to, 1, 1) < 0)
 				return -ENOMEM;
-			stkd_rows_push(to, &(struct stkd_segment){
+			stkd_rows_push(to, &(struct stk_segment){
 						   .id = c->id,
 						   .position = c->position,
 						   .from = (uint32_t)c->offset,

@@ -26,7 +26,7 @@ struct stkd_packer {
 	struct stkd_fit fit;
 	/* The window. Arrays have `room` elements. */
 	size_t n, room;
-	struct stkd_segment *segments;
+	struct stk_segment *segments;
 	uint32_t *need;    /* tokens that each takes, its alignment included */
 	uint32_t *order;   /* longest first */
 	uint32_t *scratch; /* of the sort, of the index, of the heap, of the rows' places */
@@ -93,7 +93,7 @@ static int grow(struct stkd_packer *p)
 	return 0;
 }
 
-int stkd_packer_add(struct stkd_packer *p, const struct stkd_segment *segment)
+int stkd_packer_add(struct stkd_packer *p, const struct stk_segment *segment)
 {
 	assert(segment->length && segment->length <= p->limits.capacity);
 	if (p->n == p->room && grow(p) < 0)

@@ -24,7 +24,7 @@ struct stkd_packer *stkd_packer_free(struct stkd_packer *packer);
 STK_DEFINE_CLEANUP(struct stkd_packer *, stkd_packer_free)
 
 /* One more for this window, 1 to capacity long, in the order of arrival. Return: 0 or -ENOMEM. */
-int stkd_packer_add(struct stkd_packer *packer, const struct stkd_segment *segment);
+int stkd_packer_add(struct stkd_packer *packer, const struct stk_segment *segment);
 
 /**
  * stkd_packer_rows() - how many rows the window takes

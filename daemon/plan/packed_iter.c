@@ -52,7 +52,7 @@ static int begin(struct packed_iter *iter, uint64_t epoch)
 static int add_sample(struct packed_iter *iter, const struct stkd_arrival *arrival)
 {
 	uint32_t whole = stkd_packing_piece(iter->plan->spec), left = arrival->length;
-	struct stkd_segment segment = {.id = arrival->id, .position = iter->source->position - 1};
+	struct stk_segment segment = {.id = arrival->id, .position = iter->source->position - 1};
 	int r = 0;
 
 	for (; left && r == 0; segment.from += segment.length) {

@@ -133,7 +133,7 @@ static int bound_segments(struct stkd_plan *plan, const struct sums *sums, struc
 
 static int add_pieces(struct stkd_packer *packer, const struct pieces *p)
 {
-	struct stkd_segment segment = {.length = p->whole};
+	struct stk_segment segment = {.length = p->whole};
 
 	for (uint64_t i = 1; i <= p->each; i++) {
 		if (i == p->each)

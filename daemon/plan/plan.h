@@ -8,6 +8,7 @@
 #define STKD_PLAN_H
 
 #include "proto/err.h"
+#include "proto/segment.h"
 #include "proto/shm.h"
 #include "proto/spec.h"
 
@@ -79,14 +80,6 @@ const struct stkd_plan_counts *stkd_plan_counts(const struct stkd_plan *plan);
 /* Length of a sample as delivered: cut to max_length under overlong: truncate. */
 uint32_t stkd_plan_length(const struct stkd_plan *plan, uint64_t sample);
 
-/* A sample, or a piece of one, in a packed row: elements [from, from + length). Under separator:
- * true an element behind the sample's last one is its separator. */
-struct stkd_segment {
-	uint64_t id;
-	uint64_t position; /* of the sample among the arrivals of the epoch */
-	uint32_t from, length;
-};
-
 /* One global step. Borrowed from the iterator until its next call. */
 struct stkd_step {
 	uint64_t epoch, step;
@@ -102,7 +95,7 @@ struct stkd_step {
 	 * [row_first[r], row_first[r + 1]), the first one at its beginning, each of the others at the
 	 * next multiple of the spec's align. Other groups: NULL.
 	 */
-	const struct stkd_segment *segments;
+	const struct stk_segment *segments;
 	const uint32_t *row_first;
 	uint64_t dropped_rows, dropped_tokens; /* last step, tail: drop: what was left over */
 };
@@ -113,7 +106,7 @@ struct stkd_part {
 	uint32_t rows_real; /* ids given */
 	uint32_t rows;      /* rows of the batch; those from rows_real on are masked */
 	/* Packed: ids is NULL; the step's segments, and rows_real + 1 indices into them. */
-	const struct stkd_segment *segments;
+	const struct stk_segment *segments;
 	const uint32_t *row_first;
 };
 

@@ -53,7 +53,7 @@ static int reserve(struct stkd_reshape *r, size_t nitems, size_t nparts)
 	return 0;
 }
 
-static uint64_t cost_of(const struct stkd_reshape *r, const struct stkd_segment *segment)
+static uint64_t cost_of(const struct stkd_reshape *r, const struct stk_segment *segment)
 {
 	uint64_t length = segment->length;
 
@@ -62,7 +62,7 @@ static uint64_t cost_of(const struct stkd_reshape *r, const struct stkd_segment 
 
 static int compare_segments(const void *x, const void *y)
 {
-	const struct stkd_segment *a = x, *b = y;
+	const struct stk_segment *a = x, *b = y;
 
 	if (a->position != b->position)
 		return a->position < b->position ? -1 : 1;
@@ -97,7 +97,7 @@ static void lend(struct stkd_reshape *r, struct stkd_step *step)
 /* Segments go to other rows, of which each part has one. */
 static int balance_segments(struct stkd_reshape *r, struct stkd_step *step)
 {
-	const struct stkd_segment *segments = step->segments + step->row_first[0];
+	const struct stk_segment *segments = step->segments + step->row_first[0];
 	uint32_t nrows = step->nids, n = step->row_first[nrows] - step->row_first[0];
 	uint32_t items = r->spec->segments_max ? r->spec->segments_max : UINT32_MAX;
 	struct stkd_rows *to = &r->rows;
@@ -178,7 +178,7 @@ int stkd_reshape_balance(struct stkd_reshape *r, struct stkd_step *step)
 
 int stkd_reshape_spread(struct stkd_reshape *r, struct stkd_packer *packer, struct stkd_step *step)
 {
-	const struct stkd_segment *segments = step->segments + step->row_first[0];
+	const struct stk_segment *segments = step->segments + step->row_first[0];
 	uint32_t n = step->row_first[step->nids] - step->row_first[0], rows;
 	int e;
 

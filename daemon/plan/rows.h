@@ -14,7 +14,7 @@ struct stkd_mark {
 };
 
 struct stkd_rows {
-	struct stkd_segment *segments;
+	struct stk_segment *segments;
 	uint32_t *first;         /* n + 1: row r has segments first[r] to first[r + 1] - 1 */
 	struct stkd_mark *marks; /* n */
 	size_t nsegments, segments_room;
@@ -33,7 +33,7 @@ static inline size_t stkd_rows_waiting(const struct stkd_rows *rows)
 int stkd_rows_reserve(struct stkd_rows *rows, size_t nrows, size_t nsegments);
 
 /* Into room that was made: appends to the row that is not closed yet. */
-static inline void stkd_rows_push(struct stkd_rows *rows, const struct stkd_segment *segment)
+static inline void stkd_rows_push(struct stkd_rows *rows, const struct stk_segment *segment)
 {
 	rows->segments[rows->nsegments++] = *segment;
 }
