@@ -37,6 +37,10 @@ int stk_batch_info(const struct stk_batch *batch, struct stk_batch_info *ret)
 		.ready_ns = d->ready_ns,
 	};
 
+	if (d->row_first_off) {
+		i.row_first = (const uint32_t *)(batch->data + d->row_first_off);
+		i.segment_from = (const uint32_t *)(batch->data + d->from_off);
+	}
 	if (ret->size < sizeof(ret->size))
 		return -EINVAL;
 	memcpy(ret, &i, i.size);

@@ -164,16 +164,21 @@ struct stk_batch_info {
 	uint32_t shape_class, edge; /* index into the shapes, and its bucket edge */
 	uint32_t rows, rows_real, rows_bad;
 	uint32_t width;      /* padded length */
-	uint32_t max_length; /* longest real row */
+	uint32_t max_length; /* longest real row; packed: longest segment */
 	uint32_t era;
 	uint64_t real_tokens, padded_tokens;
 	uint64_t global_tokens; /* label tokens of all ranks in this step */
 	const void *data; /* start of the batch; all tensors lie in data_size bytes: one copy */
 	uint64_t data_size;
-	const uint64_t *sample_ids; /* [nids]; STK_ROW_EMPTY for a masked row */
+	const uint64_t *sample_ids; /* [nids]: of the rows, STK_ROW_EMPTY for a masked one; or of
+				     * the segments of packed rows */
 	const uint32_t *lengths;    /* [nids] */
 	uint32_t nids, slot;
 	uint64_t ready_ns; /* CLOCK_MONOTONIC when it was published; 0: an older daemon */
+	/* Packed rows, else NULL: row r has segments row_first[r] to row_first[r + 1] - 1, and each
+	 * one begins at element segment_from of its sample. */
+	const uint32_t *row_first;    /* [rows + 1] */
+	const uint32_t *segment_from; /* [nids] */
 };
 STK_PUBLIC int stk_batch_info(const struct stk_batch *batch, struct stk_batch_info *ret);
 

@@ -163,7 +163,11 @@ int stk_shm_desc_check(const struct stk_shm_desc *desc, const struct stk_shm_fie
 	    desc->shape_class >= control->nclasses || desc->rows_real > desc->rows ||
 	    desc->extent_size > size || desc->ids_off % 8 || desc->lengths_off % 4 ||
 	    !inside(desc->ids_off, (uint64_t)desc->nids * 8, size) ||
-	    !inside(desc->lengths_off, (uint64_t)desc->nids * 4, size))
+	    !inside(desc->lengths_off, (uint64_t)desc->nids * 4, size) || desc->from_off % 4 ||
+	    desc->row_first_off % 4 ||
+	    (desc->row_first_off &&
+	     (!inside(desc->from_off, (uint64_t)desc->nids * 4, size) ||
+	      !inside(desc->row_first_off, ((uint64_t)desc->rows + 1) * 4, size))))
 		return stk_err_set(err, -EPROTO, "batch descriptor: slot %" PRIu32 " is damaged",
 				   desc->slot);
 	for (uint32_t i = 0; i < control->nfields; i++) {

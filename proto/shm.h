@@ -114,8 +114,8 @@ struct stk_shm_desc {
 	uint32_t rows_real;     /* rows that hold a sample; the rest are masked padding */
 	uint32_t rows_bad;      /* masked because their sample is quarantined */
 	uint32_t width;         /* padded length of the length field */
-	uint32_t max_length;    /* longest real row of this batch */
-	uint32_t nids;          /* entries of the id and length lists; equals rows unless packed */
+	uint32_t max_length;    /* longest real row of this batch; packed: longest segment */
+	uint32_t nids;          /* entries of the id and length lists: rows, or packed segments */
 	uint64_t real_tokens;   /* of this batch, after truncation */
 	uint64_t padded_tokens; /* rows * width */
 	uint64_t global_tokens; /* label tokens of all ranks and micro-batches in this step */
@@ -126,7 +126,10 @@ struct stk_shm_desc {
 	uint32_t cursor_size;
 	uint32_t reserved0;
 	uint64_t ready_ns; /* CLOCK_MONOTONIC when it was published; 0: an older daemon */
-	uint32_t reserved[12];
+	uint64_t
+		row_first_off; /* u32[rows + 1] first segment of each row; 0: rows are not packed */
+	uint64_t from_off;     /* u32[nids] where each segment begins in its sample; 0: likewise */
+	uint32_t reserved[8];
 	uint8_t cursor[STK_SHM_CURSOR_MAX]; /* from which the plan continues after this batch */
 };
 enum { STK_SHM_DESC_LAST_MICRO = 1 };

@@ -16,6 +16,27 @@
 static void flight_run(struct stkd_task *task, uint32_t first, uint32_t n);
 static void flight_done(struct stkd_task *task);
 
+/* Room for the largest one. */
+static int make_recipe(const struct stkd_stream *stream, struct stkd_recipe *recipe)
+{
+	size_t segments = (size_t)stream->rows_max * stream->row_segments;
+
+	if (!segments) {
+		recipe->ids = calloc(stream->rows_max, sizeof(*recipe->ids));
+		return recipe->ids ? 0 : -ENOMEM;
+	}
+	recipe->segments = calloc(segments, sizeof(*recipe->segments));
+	recipe->row_first = calloc((size_t)stream->rows_max + 1, sizeof(*recipe->row_first));
+	return recipe->segments && recipe->row_first ? 0 : -ENOMEM;
+}
+
+static void free_recipe(struct stkd_recipe *recipe)
+{
+	free(recipe->ids);
+	free(recipe->segments);
+	free(recipe->row_first);
+}
+
 int stkd_flights_new(struct stkd_feed *feed)
 {
 	feed->flights = calloc(feed->nslots, sizeof(*feed->flights));
@@ -29,8 +50,7 @@ int stkd_flights_new(struct stkd_feed *feed)
 		f->feed = feed;
 		f->task.run = flight_run;
 		f->task.done = flight_done;
-		f->recipe.ids = calloc(feed->stream->rows_max, sizeof(uint64_t));
-		if (!f->recipe.ids)
+		if (make_recipe(feed->stream, &f->recipe) < 0)
 			return -ENOMEM;
 	}
 	return 0;
@@ -39,7 +59,7 @@ int stkd_flights_new(struct stkd_feed *feed)
 void stkd_flights_free(struct stkd_feed *feed)
 {
 	for (uint32_t i = 0; feed->flights && i < feed->nslots; i++)
-		free(feed->flights[i].recipe.ids);
+		free_recipe(&feed->flights[i].recipe);
 	free(feed->flights);
 	free(feed->queue);
 	free(feed->slot);
@@ -285,13 +305,39 @@ static void describe(struct stkd_feed *feed, struct stkd_flight *f)
 	f->desc.rows = recipe->rows;
 	f->desc.rows_real = recipe->rows_real;
 	f->desc.width = recipe->width;
-	f->desc.nids = recipe->rows;
+	f->desc.nids = recipe->segments ? recipe->nsegments : recipe->rows;
 	f->desc.padded_tokens = (uint64_t)recipe->rows * recipe->width;
 	f->desc.global_tokens = feed->step.real_tokens;
 	f->desc.extent_size = layout->extent_size;
 	f->desc.ids_off = layout->ids_off;
 	f->desc.lengths_off = layout->lengths_off;
+	f->desc.row_first_off = layout->row_first_off;
+	f->desc.from_off = layout->from_off;
 	copy_cursor(feed, f, last_micro);
+}
+
+/* Copies what the iterator lends, and finds its places in a slot. */
+static int take_part(const struct stkd_stream *stream, const struct stkd_part *part,
+		     struct stkd_flight *f)
+{
+	struct stkd_recipe *recipe = &f->recipe;
+	uint32_t first;
+
+	recipe->rows = part->rows;
+	recipe->rows_real = part->rows_real;
+	if (!part->segments) {
+		memcpy(recipe->ids, part->ids, part->rows_real * sizeof(uint64_t));
+		return stkd_assembly_layout(stream->assembly, part->rows, recipe->width,
+					    &f->layout);
+	}
+	first = part->row_first[0];
+	recipe->nsegments = part->row_first[part->rows_real] - first;
+	for (uint32_t i = 0; i <= part->rows_real; i++)
+		recipe->row_first[i] = part->row_first[i] - first;
+	memcpy(recipe->segments, part->segments + first,
+	       recipe->nsegments * sizeof(*recipe->segments));
+	return stkd_assembly_layout_packed(stream->assembly, part->rows, recipe->width,
+					   recipe->nsegments, &f->layout);
 }
 
 /* The recipe of this rank's next micro-batch. */
@@ -310,10 +356,7 @@ static int plan_flight(struct stkd_feed *feed, struct stkd_flight *f)
 	f->recipe.micro = feed->micro;
 	f->recipe.shape_class = step->shape_class;
 	f->recipe.width = step->width;
-	f->recipe.rows = part.rows;
-	f->recipe.rows_real = part.rows_real;
-	memcpy(f->recipe.ids, part.ids, part.rows_real * sizeof(uint64_t));
-	r = stkd_assembly_layout(feed->stream->assembly, part.rows, step->width, &f->layout);
+	r = take_part(feed->stream, &part, f);
 	if (r < 0)
 		return r;
 	describe(feed, f);

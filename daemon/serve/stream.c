@@ -23,7 +23,19 @@ static int open_dataset(struct stkd_stream *s, const struct stkd_shard_limits *l
 				 &s->dataset, err);
 }
 
-/* The slot holds the largest class in any width it may have. */
+/* Of the largest batch of a class, in any width it may have. */
+static int lay_out(const struct stkd_stream *s, const struct stkd_class *class,
+		   struct stkd_layout *ret)
+{
+	uint32_t segments = class->rows * s->row_segments;
+
+	return s->row_segments
+		       ? stkd_assembly_layout_packed(s->assembly, class->rows, class->width_max,
+						     segments, ret)
+		       : stkd_assembly_layout(s->assembly, class->rows, class->width_max, ret);
+}
+
+/* The slot holds the largest class. */
 static int size_slots(struct stkd_stream *s, struct stk_err *err)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), largest = 0;
@@ -36,9 +48,9 @@ static int size_slots(struct stkd_stream *s, struct stk_err *err)
 	if (!layout)
 		return stk_err_set(err, -ENOMEM, "out of memory");
 	classes = stkd_plan_classes(s->plan, &n);
+	s->row_segments = stkd_plan_counts(s->plan)->row_segments;
 	for (uint32_t i = 0; i < n && !r; i++) {
-		r = stkd_assembly_layout(s->assembly, classes[i].rows, classes[i].width_max,
-					 layout);
+		r = lay_out(s, &classes[i], layout);
 		if (r < 0) {
 			stk_err_set(err, r,
 				    "a batch of %" PRIu32 " rows of %" PRIu32 " is too large",
@@ -91,6 +103,12 @@ static json_t *counts_json(const struct stkd_stream *s)
 		{"shortest", c->shortest},
 		{"longest", c->longest},
 		{"max_length", c->max_length},
+		{"rows", c->rows},
+		{"rows_least", c->rows_least},
+		{"segments", c->segments},
+		{"row_segments", c->row_segments},
+		{"split", c->split},
+		{"empty", c->empty},
 	};
 	json_t *object = json_object();
 

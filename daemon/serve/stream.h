@@ -19,9 +19,10 @@ struct stkd_stream {
 	struct stkd_assembly *assembly;
 	struct stk_hash digest;
 	uint32_t world;
-	uint32_t rows_max;  /* of any batch */
-	uint64_t slot_size; /* of the largest class, rounded to pages */
-	char *schema;       /* JSON text for the control file */
+	uint32_t rows_max;     /* of any batch */
+	uint32_t row_segments; /* at most, of a packed row; 0: rows are not packed */
+	uint64_t slot_size;    /* of the largest class, rounded to pages */
+	char *schema;          /* JSON text for the control file */
 };
 
 /**

@@ -170,6 +170,21 @@ static void print_data(FILE *out, const struct stk_batch *batch, const struct st
 	putc('}', out);
 }
 
+/* Packed rows: of each a list of its segments, [sample, first element, length]. */
+static void print_segments(FILE *out, const struct stk_batch_info *b)
+{
+	fputs(",\"segments\":[", out);
+	for (uint32_t row = 0; row < b->rows; row++) {
+		fputs(row ? ",[" : "[", out);
+		for (uint32_t s = b->row_first[row]; s < b->row_first[row + 1] && s < b->nids; s++)
+			fprintf(out, "%s[%" PRIu64 ",%" PRIu32 ",%" PRIu32 "]",
+				s > b->row_first[row] ? "," : "", b->sample_ids[s],
+				b->segment_from[s], b->lengths[s]);
+		putc(']', out);
+	}
+	putc(']', out);
+}
+
 void batchline_print(FILE *out, const struct stk_batch *batch, bool data)
 {
 	struct stk_batch_info b = {.size = sizeof(b)};
@@ -191,6 +206,8 @@ void batchline_print(FILE *out, const struct stk_batch *batch, bool data)
 			fprintf(out, "%" PRIu64, b.sample_ids[i]);
 	}
 	putc(']', out);
+	if (b.row_first)
+		print_segments(out, &b);
 	if (data)
 		print_data(out, batch, &b);
 	fputs("}\n", out);
