@@ -15,11 +15,14 @@
 
 #define SEND_BUFFER (4 << 20) /* a reply fits as a whole; who does not read is ended */
 
-static void handle_closed(uv_handle_t *handle)
+void stkd_conn_hold(struct stkd_conn *conn)
 {
-	struct stkd_conn *conn = handle->data;
+	conn->holders++;
+}
 
-	if (--conn->handles)
+void stkd_conn_drop(struct stkd_conn *conn)
+{
+	if (--conn->holders)
 		return;
 	/* Only now may the descriptors' numbers be used again. */
 	stk_close(conn->fd);
@@ -27,6 +30,11 @@ static void handle_closed(uv_handle_t *handle)
 	stk_msg_in_deinit(&conn->in);
 	free(conn->state);
 	free(conn);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+	stkd_conn_drop(handle->data);
 }
 
 void stkd_conn_close(struct stkd_conn *conn, const char *reason)
@@ -157,7 +165,7 @@ static int watch(struct stkd_conn *conn, uv_poll_t *poll, int fd, uv_poll_cb cal
 	if (r < 0)
 		return r;
 	poll->data = conn;
-	conn->handles++;
+	stkd_conn_hold(conn);
 	return uv_poll_start(poll, UV_READABLE, callback);
 }
 

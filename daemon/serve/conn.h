@@ -18,7 +18,7 @@ struct stkd_conn {
 	struct stkd_server *server;
 	int fd, pidfd;
 	uv_poll_t poll, pid_poll, kick_poll;
-	unsigned handles; /* libuv handles that are not closed yet */
+	unsigned holders; /* libuv handles that are not closed yet, and work under way */
 	bool pid_watched, kick_watched, closing;
 	struct ucred peer;
 	struct stk_msg_in in;
@@ -32,12 +32,17 @@ struct stkd_conn {
 	bool attaching; /* waits in its job for stream or feed */
 	bool rejoin;    /* continues its own position in a running job */
 	bool seated;
+	bool seeking; /* a work thread looks at the state it asked for */
 };
 
 /* Takes over @fd. */
 void stkd_conn_new(struct stkd_server *server, int fd);
 /* @reason NULL: the peer hung up. Idempotent; memory goes when libuv has closed the handles. */
 void stkd_conn_close(struct stkd_conn *conn, const char *reason);
+
+/* Keeps the memory, also behind the end of the connection, until drop(). */
+void stkd_conn_hold(struct stkd_conn *conn);
+void stkd_conn_drop(struct stkd_conn *conn);
 
 /* Each returns false when the connection ended while sending. @parameters is taken over. */
 bool stkd_conn_reply(struct stkd_conn *conn, json_t *parameters);

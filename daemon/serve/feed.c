@@ -155,6 +155,15 @@ struct stkd_feed *stkd_feed_unref(struct stkd_feed *feed)
 
 /* Seats. */
 
+/* Nobody releases the end of an epoch: those right before an unread entry count as unread too. */
+static uint32_t before_ends(const struct stkd_feed *feed, uint32_t first)
+{
+	while (first && feed->ring.tail - first < feed->ring.mask &&
+	       feed->ring.entries[(first - 1) & feed->ring.mask].kind != STK_SHM_BATCH)
+		first--;
+	return first;
+}
+
 /*
  * Where a seat that comes back goes on: at the oldest entry it has not released. Entries behind it
  * that it did release count as unread again, as long as their slot was not reused.
@@ -185,6 +194,7 @@ static int resume_vacant(struct stkd_feed *feed, uint32_t seat, uint32_t *ret_fi
 		if (feed->slot[i].state == STKD_SLOT_PUBLISHED &&
 		    tail - feed->slot[i].index <= oldest)
 			feed->slot[i].holders |= bit;
+	*ret_first = before_ends(feed, *ret_first);
 	return 0;
 }
 
@@ -220,9 +230,9 @@ static int take_seat(struct stkd_feed *feed, struct stkd_seat *seat, const struc
 				   (unsigned)seat->peer.uid,
 				   (stkd_now_ns() - seat->since_ns) / UINT64_C(1000000000));
 	if (feed->state == STKD_FEED_FAILED || feed->state == STKD_FEED_CLOSED)
-		return stk_err_set(err, -EPIPE,
-				   "rank %" PRIu32 ": its feed has ended with an error",
-				   feed->rank);
+		return stk_err_set(
+			err, -EPIPE, "rank %" PRIu32 ": its feed has ended with an error: %s",
+			feed->rank, feed->failed.code ? feed->failed.text : "all seats left");
 	if (seat->state == STKD_SEAT_VACANT) {
 		r = resume_vacant(feed, seat->number, &first, err);
 		if (r < 0)
@@ -344,34 +354,30 @@ static void new_era(struct stkd_feed *feed, struct stkd_iter *iter)
 }
 
 static int seek(struct stkd_feed *feed, struct stkd_seat *seat, const void *state, size_t size,
-		struct stk_err *err)
+		struct stkd_iter *iter, struct stk_err *err)
 {
-	_cleanup_(stkd_iter_freep) struct stkd_iter *iter = NULL;
 	int r;
 
 	if (feed->state != STKD_FEED_RUNNING && feed->state != STKD_FEED_ENDED)
 		return stk_err_set(err, -EINVAL, "seek: the feed is %s",
 				   stkd_feed_state_name(feed->state));
-	r = stkd_stream_iter(feed->stream, state, size, &iter, err);
-	if (r < 0)
-		return r;
 	r = remember_seek(feed, seat, state, size, err);
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < feed->replicas; i++)
 		if (!feed->seats[i].seek_pending)
 			return 0;
-	new_era(feed, STK_STEAL(iter));
+	new_era(feed, iter);
 	return 1;
 }
 
 int stkd_feed_seek(struct stkd_feed *feed, uint32_t seat, const void *state, size_t size,
-		   uint32_t *ret_era, struct stk_err *err)
+		   struct stkd_iter *iter, uint32_t *ret_era, struct stk_err *err)
 {
 	int r;
 
 	pthread_mutex_lock(&feed->lock);
-	r = seek(feed, &feed->seats[seat], state, size, err);
+	r = seek(feed, &feed->seats[seat], state, size, iter, err);
 	*ret_era = feed->era;
 	pthread_mutex_unlock(&feed->lock);
 	return r;

@@ -81,7 +81,10 @@ struct stkd_feed {
 	/* For the eye. */
 	uint64_t batches, steps, epoch;
 	bool dry;
-	/* Called from any thread, under the lock, when a seat has a fault to be ended for. */
+	int broken;            /* why the plan cannot go on; said behind what is in flight */
+	struct stk_err failed; /* what its ERROR says */
+	/* Called from any thread, under the lock: a seat has a fault to be ended for, or waits for a seek
+	 * of a feed that has failed. */
 	void (*fault)(void *data);
 	void *fault_data;
 	/* Called when the last reference goes: bytes of memory given back. */
@@ -129,11 +132,13 @@ void stkd_feed_poke(struct stkd_feed *feed);
 
 /**
  * stkd_feed_seek() - one seat asks for a state
+ * @iter: starts after that state; taken over with 1
+ *
  * Return: 1 all seats have asked, the new era is in *ret_era and every seek_pending seat is to be
  * answered; 0 others are awaited; -EINVAL refused, nothing changed for this seat.
  */
 int stkd_feed_seek(struct stkd_feed *feed, uint32_t seat, const void *state, size_t size,
-		   uint32_t *ret_era, struct stk_err *err);
+		   struct stkd_iter *iter, uint32_t *ret_era, struct stk_err *err);
 
 /* Figures of one feed for `queues`; copied under the lock. */
 struct stkd_feed_figures {

@@ -86,6 +86,17 @@ void stkd_feed_publish_entry(struct stkd_feed *feed, const struct stk_shm_entry 
 	wake_seats(feed);
 }
 
+/* Who waits for a seek does not look at the ring: the loop tells. */
+static void refuse_seeks(struct stkd_feed *feed)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < feed->replicas; i++)
+		any |= feed->seats[i].seek_pending;
+	if (any && feed->fault)
+		feed->fault(feed->fault_data);
+}
+
 void stkd_feed_publish_error(struct stkd_feed *feed, int code, const char *text)
 {
 	struct stk_shm_entry entry = {.kind = STK_SHM_ERROR,
@@ -97,9 +108,11 @@ void stkd_feed_publish_error(struct stkd_feed *feed, int code, const char *text)
 		return;
 	stkd_flights_forget(feed);
 	feed->state = STKD_FEED_FAILED;
+	stk_err_set(&feed->failed, code, "%s", text);
 	/* The entry's publication (P1) orders the text before it. */
 	snprintf((char *)feed->control.map + feed->shm->error_off, STK_SHM_ERROR_SIZE, "%s", text);
 	stkd_feed_publish_entry(feed, &entry);
+	refuse_seeks(feed);
 }
 
 void stkd_feed_publish_end(struct stkd_feed *feed)
@@ -173,6 +186,17 @@ static void publish_ends(struct stkd_feed *feed, const struct stkd_flight *f)
 		stkd_feed_publish_end(feed);
 }
 
+/* All good batches come before the error. */
+static void publish_broken(struct stkd_feed *feed)
+{
+	if (feed->broken && !feed->queue_len)
+		stkd_feed_publish_error(feed, feed->broken,
+					feed->broken == -EBADMSG
+						? "the plan cannot go on: the state it started "
+						  "from does not belong to it"
+						: "the plan cannot go on: out of memory");
+}
+
 /* In step order: what is done at the head of the queue goes out, the rest waits behind it. */
 static void publish_ready(struct stkd_feed *feed)
 {
@@ -191,6 +215,7 @@ static void publish_ready(struct stkd_feed *feed)
 		publish_batch(feed, f);
 		publish_ends(feed, f);
 	}
+	publish_broken(feed);
 }
 
 /* Assembling, on workers. */
@@ -422,11 +447,9 @@ void stkd_feed_advance(struct stkd_feed *feed)
 			return;
 		r = plan_flight(feed, f);
 		if (r < 0) {
-			stkd_feed_publish_error(
-				feed, r,
-				r == -EBADMSG ? "the plan cannot go on: the state it started "
-						"from does not belong to it"
-					      : "the plan cannot go on: out of memory");
+			feed->broken = r;
+			feed->state = STKD_FEED_ENDED;
+			publish_broken(feed);
 			return;
 		}
 		submit_flight(feed, f, (uint32_t)slot);
@@ -450,6 +473,7 @@ void stkd_flights_forget(struct stkd_feed *feed)
 		}
 	}
 	feed->have_step = false;
+	feed->broken = 0;
 }
 
 /* Releases. */

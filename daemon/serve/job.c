@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/log.h"
+#include "daemon/serve/seek.h"
 
 static void continue_attaches(struct stkd_job *job);
 
@@ -377,24 +378,6 @@ void stkd_job_detach(struct stkd_conn *conn)
 	stkd_server_want_tick(conn->server);
 }
 
-void stkd_job_seeked(struct stkd_conn *conn, uint32_t era)
-{
-	struct stkd_feed *feed = conn->feed;
-	struct stkd_conn *waiting[STK_SHM_MAX_SEATS];
-	unsigned n = 0;
-
-	pthread_mutex_lock(&feed->lock);
-	for (struct stkd_conn *c = conn->server->conns; c; c = c->next) {
-		if (!c->seated || c->feed != feed || !feed->seats[c->replica].seek_pending)
-			continue;
-		feed->seats[c->replica].seek_pending = false;
-		waiting[n++] = c;
-	}
-	pthread_mutex_unlock(&feed->lock);
-	for (unsigned i = 0; i < n; i++)
-		stkd_conn_reply(waiting[i], json_pack("{s:I}", "era", (json_int_t)era));
-}
-
 /* Progress. */
 
 static void send_progress(struct stkd_conn *conn, const struct stkd_progress *p)
@@ -445,5 +428,7 @@ void stkd_job_faults(struct stkd_server *server)
 		pthread_mutex_unlock(&c->feed->lock);
 		if (reason[0])
 			stkd_conn_close(c, reason);
+		else
+			stkd_seek_failed(c);
 	}
 }

@@ -70,9 +70,6 @@ int stkd_job_attach(struct stkd_conn *conn, struct stkd_attach *attach, struct s
 /* The connection goes: leaves its seat or its place in the queue. */
 void stkd_job_detach(struct stkd_conn *conn);
 
-/* All seats of the feed agreed on a seek: answers those that wait for it. */
-void stkd_job_seeked(struct stkd_conn *conn, uint32_t era);
-
 /* Timeouts and progress of this job. Returns true while it still needs the tick. The job may be gone
  * afterwards. */
 bool stkd_job_tick(struct stkd_job *job);
@@ -81,7 +78,7 @@ bool stkd_job_tick(struct stkd_job *job);
  * afterwards. */
 void stkd_job_built(struct stkd_job_feed *jf);
 
-/* Ends seats that a worker found at fault. */
+/* Ends seats that a worker found at fault, and waits that a failed feed left behind. */
 void stkd_job_faults(struct stkd_server *server);
 
 #endif

@@ -2,7 +2,6 @@
 #include "daemon/serve/methods.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include "daemon/serve/attach.h"
 #include "daemon/serve/job.h"
 #include "daemon/serve/report.h"
+#include "daemon/serve/seek.h"
 
 static void call_get_info(struct stkd_conn *conn, const json_t *parameters)
 {
@@ -44,29 +44,6 @@ static void call_get_description(struct stkd_conn *conn, const json_t *parameter
 	else
 		stkd_conn_error(conn, "org.varlink.service.InterfaceNotFound",
 				json_pack("{s:s}", "interface", name));
-}
-
-static void call_seek(struct stkd_conn *conn, const json_t *parameters)
-{
-	const char *text = json_string_value(json_object_get(parameters, "state"));
-	uint8_t state[STK_STATE_SIZE_MAX];
-	struct stk_err err;
-	uint32_t era;
-	int size, r;
-
-	size = text ? stk_hex_decode(text, state, sizeof(state)) : -EINVAL;
-	if (size < 0)
-		r = stk_err_set(&err, -EINVAL,
-				"seek: state is not hexadecimal text of at most %d bytes",
-				STK_STATE_SIZE_MAX);
-	else if (!conn->seated)
-		r = stk_err_set(&err, -EINVAL, "seek: this connection holds no seat");
-	else
-		r = stkd_feed_seek(conn->feed, conn->replica, state, (size_t)size, &era, &err);
-	if (r < 0)
-		stkd_conn_refuse(conn, &err);
-	else if (r == 1)
-		stkd_job_seeked(conn, era);
 }
 
 static void call_status(struct stkd_conn *conn, const json_t *parameters)
@@ -140,7 +117,7 @@ static const struct {
 	void (*call)(struct stkd_conn *conn, const json_t *parameters);
 } methods[] = {
 	{"io.stoker.Attach", stkd_attach_call},
-	{"io.stoker.Seek", call_seek},
+	{"io.stoker.Seek", stkd_seek_call},
 	{"io.stoker.Status", call_status},
 	{"io.stoker.Streams", call_streams},
 	{"io.stoker.Jobs", call_jobs},

@@ -107,6 +107,16 @@ class Replicas(Case):
         self.assertEqual(a.end(), 0)
         self.d.wait_idle()
 
+    def test_a_seek_that_the_lost_seat_did_not_join_is_refused_with_the_reason(self):
+        self.d = self.daemon("attach_timeout: 20s\nseat_grace: 500ms\n")
+        a, b = self.pair()
+        self.assertEqual(len(a.run(2)), 2)
+        a.send("seek", a.state())
+        b.kill()
+        reply = a.receive()
+        self.assertLess(reply["r"], 0)
+        self.assertIn("replica_lost", reply["error"])
+
     def test_a_seat_that_never_comes_ends_the_wait_with_both_numbers(self):
         self.d = self.daemon("attach_timeout: 1s\n")
         a = self.seat(0)
