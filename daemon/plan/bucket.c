@@ -49,5 +49,13 @@ void stkd_bucket_clear(struct stkd_bucket *bucket)
 	bucket->head = bucket->end = 0;
 	bucket->split = false;
 	bucket->tokens = 0;
-	bucket->longest = 0;
+	bucket->longest = bucket->longest2 = 0;
+}
+
+void stkd_bucket_drop(struct stkd_bucket *bucket)
+{
+	bucket->end = bucket->head;
+	bucket->split = false;
+	bucket->tokens = 0;
+	bucket->longest = bucket->longest2 = 0;
 }

@@ -15,7 +15,7 @@ struct stkd_bucket {
 	size_t most;  /* room beyond this is not taken in advance */
 	bool split;   /* some were taken and some left: the sums below count both */
 	uint64_t tokens;
-	uint32_t longest;
+	uint32_t longest, longest2; /* in both lengths, where there are two */
 };
 
 void stkd_bucket_deinit(struct stkd_bucket *bucket);
@@ -45,5 +45,7 @@ static inline int stkd_bucket_push(struct stkd_bucket *bucket, uint64_t id, uint
 /* Forgets the ids that were taken; clear forgets those that wait, too. */
 void stkd_bucket_settle(struct stkd_bucket *bucket);
 void stkd_bucket_clear(struct stkd_bucket *bucket);
+/* Forgets those that wait; those that were taken are still lent. */
+void stkd_bucket_drop(struct stkd_bucket *bucket);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns the histogram of lengths and the choice of bucket edges. Memory grows with the number of
- * distinct lengths, not of samples. No state; any thread.
+ * Owns the choice of bucket edges: all ways work on the distinct lengths, rounded. No state; any
+ * thread.
  */
 #include "daemon/plan/edges.h"
 
@@ -11,176 +11,7 @@
 
 #include "proto/spec.h"
 
-#define DIRECT      UINT32_C(65536) /* lengths below are counted in a table */
-#define PENDING_MIN ((size_t)65536) /* longer ones are gathered, sorted and merged */
-
-/* Lengths from DIRECT on, while they are counted. */
-struct gather {
-	uint32_t *pending;
-	size_t npending, room;
-	struct stkd_histogram *to;
-};
-
-static int compare_u32(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return (x > y) - (x < y);
-}
-
-/* Sorts pending in place into runs; returns their number and leaves each run's count in @counts. */
-static size_t squeeze(uint32_t *length, size_t n, uint64_t *counts)
-{
-	size_t runs = 0;
-
-	qsort(length, n, sizeof(*length), compare_u32);
-	for (size_t i = 0; i < n; i++) {
-		if (runs && length[runs - 1] == length[i]) {
-			counts[runs - 1]++;
-			continue;
-		}
-		length[runs] = length[i];
-		counts[runs++] = 1;
-	}
-	return runs;
-}
-
-/* One sorted list of two; returns the number of distinct lengths. */
-static size_t merge(const struct stkd_histogram *a, const uint32_t *length, const uint64_t *count,
-		    size_t n, uint32_t *ret_length, uint64_t *ret_count)
-{
-	size_t i = 0, j = 0, out = 0;
-
-	while (i < a->n || j < n) {
-		bool take_a = i < a->n && (j == n || a->length[i] <= length[j]);
-		bool take_b = j < n && (i == a->n || length[j] <= a->length[i]);
-
-		ret_length[out] = take_a ? a->length[i] : length[j];
-		ret_count[out++] = (take_a ? a->count[i] : 0) + (take_b ? count[j] : 0);
-		i += take_a;
-		j += take_b;
-	}
-	return out;
-}
-
-static int gather_flush(struct gather *g)
-{
-	_cleanup_(stk_freep) uint64_t *counts = NULL;
-	_cleanup_(stk_freep) uint32_t *length = NULL;
-	_cleanup_(stk_freep) uint64_t *count = NULL;
-	size_t runs, room;
-
-	if (!g->npending)
-		return 0;
-	counts = malloc(g->npending * sizeof(*counts));
-	if (!counts)
-		return -ENOMEM;
-	runs = squeeze(g->pending, g->npending, counts);
-	room = g->to->n + runs;
-	length = calloc(room, sizeof(*length));
-	count = calloc(room, sizeof(*count));
-	if (!length || !count)
-		return -ENOMEM;
-	room = merge(g->to, g->pending, counts, runs, length, count);
-	stkd_histogram_deinit(g->to);
-	*g->to = (struct stkd_histogram){STK_STEAL(length), STK_STEAL(count), room};
-	g->npending = 0;
-	return 0;
-}
-
-static int gather_add(struct gather *g, uint32_t length)
-{
-	if (g->npending == g->room) {
-		size_t room;
-		uint32_t *grown;
-		int r = gather_flush(g);
-
-		if (r < 0)
-			return r;
-		/* As many as there are distinct ones, so that all merges together stay linear. */
-		room = STK_MAX(PENDING_MIN, g->to->n);
-		grown = reallocarray(g->pending, room, sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		g->pending = grown;
-		g->room = room;
-	}
-	g->pending[g->npending++] = length;
-	return 0;
-}
-
-static int join(const uint64_t *direct, const struct stkd_histogram *longer,
-		struct stkd_histogram *ret)
-{
-	size_t n = longer->n;
-	struct stkd_histogram all = {0};
-
-	for (uint32_t v = 0; v < DIRECT; v++)
-		n += direct[v] > 0;
-	all.length = calloc(n + 1, sizeof(*all.length));
-	all.count = calloc(n + 1, sizeof(*all.count));
-	if (!all.length || !all.count) {
-		stkd_histogram_deinit(&all);
-		return -ENOMEM;
-	}
-	for (uint32_t v = 0; v < DIRECT; v++) {
-		if (!direct[v])
-			continue;
-		all.length[all.n] = v;
-		all.count[all.n++] = direct[v];
-	}
-	for (size_t i = 0; i < longer->n; i++) {
-		all.length[all.n] = longer->length[i];
-		all.count[all.n++] = longer->count[i];
-	}
-	*ret = all;
-	return 0;
-}
-
-int stkd_histogram_new(const uint32_t *len, uint64_t count, struct stkd_histogram *ret)
-{
-	_cleanup_(stk_freep) uint64_t *direct = calloc(DIRECT, sizeof(*direct));
-	struct stkd_histogram longer = {0};
-	struct gather g = {.to = &longer};
-	int r = direct ? 0 : -ENOMEM;
-
-	for (uint64_t i = 0; i < count && r == 0; i++) {
-		if (len[i] < DIRECT)
-			direct[len[i]]++;
-		else
-			r = gather_add(&g, len[i]);
-	}
-	if (r == 0)
-		r = gather_flush(&g);
-	if (r == 0)
-		r = join(direct, &longer, ret);
-	free(g.pending);
-	stkd_histogram_deinit(&longer);
-	return r;
-}
-
-void stkd_histogram_deinit(struct stkd_histogram *histogram)
-{
-	free(histogram->length);
-	free(histogram->count);
-	*histogram = (struct stkd_histogram){0};
-}
-
-uint64_t stkd_histogram_cut(struct stkd_histogram *h, uint32_t limit, bool keep)
-{
-	uint64_t cut = 0;
-
-	while (h->n && h->length[h->n - 1] > limit)
-		cut += h->count[--h->n];
-	if (!keep || !cut)
-		return cut;
-	if (!h->n || h->length[h->n - 1] != limit) {
-		h->length[h->n] = limit;
-		h->count[h->n++] = 0;
-	}
-	h->count[h->n - 1] += cut;
-	return cut;
-}
+#define ROUNDS_MAX 64 /* of Lloyd's, which nearly always stand still after a few */
 
 /*
  * The dynamic program. edge[i] are the m distinct rounded lengths, upto[i] counts the samples in
@@ -270,29 +101,194 @@ static size_t rounded(const struct stkd_histogram *h, uint32_t multiple_of, uint
 	return m;
 }
 
+/* What all ways start from. */
+struct lengths {
+	uint64_t *edge; /* m distinct rounded lengths */
+	uint64_t *upto; /* samples in the first i of them */
+	size_t m;
+	size_t groups; /* asked for, but no more than there are edges */
+};
+
+static void lengths_deinit(struct lengths *l)
+{
+	free(l->edge);
+	free(l->upto);
+}
+
+static int lengths_init(struct lengths *l, const struct stkd_histogram *h, uint32_t k,
+			uint32_t multiple_of, uint32_t max_length)
+{
+	uint64_t most;
+
+	l->edge = calloc(h->n, sizeof(*l->edge));
+	l->upto = calloc(h->n + 1, sizeof(*l->upto));
+	if (!l->edge || !l->upto)
+		return -ENOMEM;
+	l->m = rounded(h, multiple_of, max_length, l->edge, l->upto);
+	/* Each cost is at most this one, so nothing in the search wraps. */
+	if (l->edge[l->m - 1] > UINT32_MAX ||
+	    stk_mul_overflow(l->edge[l->m - 1], l->upto[l->m], &most))
+		return -EOVERFLOW;
+	l->groups = STK_MIN(STK_MIN((size_t)k, l->m), (size_t)STK_SPEC_EDGES_MAX);
+	return 0;
+}
+
 int stkd_edges_optimal(const struct stkd_histogram *histogram, uint32_t k, uint32_t multiple_of,
 		       uint32_t max_length, uint32_t *ret_edges, size_t *ret_n)
 {
-	_cleanup_(stk_freep) uint64_t *edge = calloc(histogram->n, sizeof(*edge));
-	_cleanup_(stk_freep) uint64_t *upto = calloc(histogram->n + 1, sizeof(*upto));
+	_cleanup_(lengths_deinit) struct lengths l = {0};
 	size_t chosen[STK_SPEC_EDGES_MAX];
-	uint64_t most;
-	size_t m, groups;
-	int r;
+	int r = lengths_init(&l, histogram, k, multiple_of, max_length);
 
-	if (!edge || !upto)
-		return -ENOMEM;
-	m = rounded(histogram, multiple_of, max_length, edge, upto);
-	/* Each cost is at most this one, so nothing in the search wraps. */
-	if (edge[m - 1] > UINT32_MAX || stk_mul_overflow(edge[m - 1], upto[m], &most))
-		return -EOVERFLOW;
-	groups = STK_MIN(STK_MIN((size_t)k, m), STK_ARRAY_SIZE(chosen));
-	r = partition(edge, upto, m, groups, chosen);
+	if (r == 0)
+		r = partition(l.edge, l.upto, l.m, l.groups, chosen);
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < groups; i++)
-		ret_edges[i] = (uint32_t)edge[chosen[i]];
-	*ret_n = groups;
+	for (size_t i = 0; i < l.groups; i++)
+		ret_edges[i] = (uint32_t)l.edge[chosen[i]];
+	*ret_n = l.groups;
+	return 0;
+}
+
+/* The index after which @share of @of samples are, at least. */
+static size_t quantile(const struct lengths *l, uint64_t share, uint64_t of)
+{
+	unsigned __int128 want = (unsigned __int128)l->upto[l->m] * share;
+	size_t i = 0;
+
+	while (i + 1 < l->m && (unsigned __int128)l->upto[i + 1] * of < want)
+		i++;
+	return i;
+}
+
+int stkd_edges_quantile(const struct stkd_histogram *histogram, uint32_t k, uint32_t multiple_of,
+			uint32_t max_length, uint32_t *ret_edges, size_t *ret_n)
+{
+	_cleanup_(lengths_deinit) struct lengths l = {0};
+	int r = lengths_init(&l, histogram, k, multiple_of, max_length);
+
+	if (r < 0)
+		return r;
+	*ret_n = 0;
+	for (uint64_t g = 1; g <= l.groups; g++) {
+		uint32_t edge =
+			(uint32_t)l.edge[g < l.groups ? quantile(&l, g, l.groups) : l.m - 1];
+
+		if (!*ret_n || ret_edges[*ret_n - 1] != edge)
+			ret_edges[(*ret_n)++] = edge;
+	}
+	return 0;
+}
+
+/* Samples that are as wide as @edge or less. */
+static uint64_t samples_to(const struct lengths *l, uint64_t edge)
+{
+	size_t low = 0, high = l->m;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (l->edge[mid] <= edge)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return l->upto[low];
+}
+
+int stkd_edges_uniform(const struct stkd_histogram *histogram, uint32_t k, uint32_t multiple_of,
+		       uint32_t max_length, uint32_t *ret_edges, size_t *ret_n)
+{
+	_cleanup_(lengths_deinit) struct lengths l = {0};
+	int r = lengths_init(&l, histogram, k, multiple_of, max_length);
+	uint64_t last, below = 0;
+
+	if (r < 0)
+		return r;
+	*ret_n = 0;
+	last = l.edge[l.m - 1];
+	k = STK_MIN(k, STK_SPEC_EDGES_MAX);
+	for (uint64_t g = 1; g <= k; g++) {
+		uint64_t edge = stk_round_up((last * g + k - 1) / k, multiple_of);
+		uint64_t to;
+
+		edge = STK_MIN(edge, last);
+		to = samples_to(&l, edge);
+		if (to == below)
+			continue;
+		below = to;
+		ret_edges[(*ret_n)++] = (uint32_t)edge;
+	}
+	return 0;
+}
+
+/* Clusters are the edges (last[g - 1], last[g]]. Their means, in edge units; true when they moved. */
+static bool find_means(const struct lengths *l, const unsigned __int128 *sums, const size_t *last,
+		       uint64_t *mean)
+{
+	bool moved = false;
+	size_t from = 0;
+
+	for (size_t g = 0; g < l->groups; g++) {
+		size_t end = last[g] + 1;
+		uint64_t n = l->upto[end] - l->upto[from];
+		uint64_t m = n ? (uint64_t)((sums[end] - sums[from]) / n) : mean[g];
+
+		moved |= m != mean[g];
+		mean[g] = m;
+		from = end;
+	}
+	return moved;
+}
+
+/* To the first mean than to the second, which is not smaller? */
+static bool nearer(uint64_t edge, uint64_t first, uint64_t second)
+{
+	return edge <= first || (edge <= second && edge - first <= second - edge);
+}
+
+/* Each edge goes to the nearest mean, half-way to the smaller; each cluster keeps one edge. */
+static void assign(const struct lengths *l, const uint64_t *mean, size_t *last)
+{
+	size_t i = 0;
+
+	for (size_t g = 0; g + 1 < l->groups; g++) {
+		size_t most = l->m - (l->groups - g); /* leaves one for each that follows */
+
+		while (i < most && nearer(l->edge[i + 1], mean[g], mean[g + 1]))
+			i++;
+		last[g] = i++;
+	}
+	last[l->groups - 1] = l->m - 1;
+}
+
+int stkd_edges_kmeans(const struct stkd_histogram *histogram, uint32_t k, uint32_t multiple_of,
+		      uint32_t max_length, uint32_t *ret_edges, size_t *ret_n)
+{
+	_cleanup_(lengths_deinit) struct lengths l = {0};
+	_cleanup_(stk_freep) unsigned __int128 *sums = NULL;
+	uint64_t mean[STK_SPEC_EDGES_MAX] = {0};
+	size_t last[STK_SPEC_EDGES_MAX];
+	int r = lengths_init(&l, histogram, k, multiple_of, max_length);
+
+	if (r < 0)
+		return r;
+	sums = calloc(l.m + 1, sizeof(*sums));
+	if (!sums)
+		return -ENOMEM;
+	for (size_t i = 0; i < l.m; i++)
+		sums[i + 1] = sums[i] + (unsigned __int128)l.edge[i] * (l.upto[i + 1] - l.upto[i]);
+	for (size_t g = 0; g < l.groups; g++) {
+		size_t at = quantile(&l, g + 1, l.groups), least = g ? last[g - 1] + 1 : 0;
+
+		last[g] = STK_MIN(STK_MAX(at, least), l.m - (l.groups - g));
+	}
+	last[l.groups - 1] = l.m - 1;
+	for (int round = 0; round < ROUNDS_MAX && find_means(&l, sums, last, mean); round++)
+		assign(&l, mean, last);
+	for (size_t g = 0; g < l.groups; g++)
+		ret_edges[g] = (uint32_t)l.edge[last[g]];
+	*ret_n = l.groups;
 	return 0;
 }
 

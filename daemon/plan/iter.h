@@ -15,6 +15,8 @@ struct stkd_iter_ops {
 	int (*next)(struct stkd_iter *iter, struct stkd_step *ret);
 	int (*seek)(struct stkd_iter *iter, uint64_t epoch, uint64_t step, struct stk_err *err);
 	size_t (*cursor)(const struct stkd_iter *iter, uint8_t out[STK_SHM_CURSOR_MAX]);
+	/* Goes on in this world where an iterator of another world stopped. NULL: a cursor says all. */
+	int (*adopt)(struct stkd_iter *iter, const struct stkd_iter *other, struct stk_err *err);
 	/* Of the next step. */
 	void (*where)(const struct stkd_iter *iter, uint64_t *ret_epoch, uint64_t *ret_step);
 };

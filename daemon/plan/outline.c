@@ -5,6 +5,17 @@
  */
 #include "daemon/plan/outline.h"
 
+/* The first bucket that rows of both come to. */
+static uint32_t meet(const struct stkd_outline *o, uint32_t a, uint32_t b)
+{
+	while (a != b) {
+		uint32_t *lower = a < b ? &a : &b;
+
+		*lower = o->up[*lower];
+	}
+	return a;
+}
+
 /* The order, start to end: each bucket emits when it is full. */
 static void main_phase(struct stkd_outline *o)
 {
@@ -25,20 +36,19 @@ static void main_phase(struct stkd_outline *o)
 		o->waiting[b] = rows - o->full[b] * global;
 		o->main_steps += o->full[b];
 		if (o->waiting[b])
-			o->top = b;
+			o->top = o->top < o->nbuckets ? meet(o, o->top, b) : b;
 	}
 }
 
 static void tail_phase(struct stkd_outline *o)
 {
-	uint64_t rows = 0;
+	uint64_t carried[STK_SPEC_EDGES_MAX] = {0};
 
-	o->promoted = 0;
+	o->promoted = o->rest = 0;
 	o->steps = o->main_steps;
 	for (uint32_t b = 0; o->top < o->nbuckets && b <= o->top; b++) {
-		uint64_t own = o->waiting[b];
+		uint64_t own = o->waiting[b], rows = carried[b] + own;
 
-		rows += own;
 		while (rows >= stkd_outline_global(o, b)) {
 			uint64_t take = stkd_outline_take(o, b, ++o->full[b]);
 
@@ -46,11 +56,14 @@ static void tail_phase(struct stkd_outline *o)
 			own -= STK_MIN(own, take);
 			o->steps++;
 		}
-		if (b < o->top)
-			o->promoted += own;
+		if (b == o->top) {
+			o->rest = rows;
+			break;
+		}
+		carried[o->up[b]] += rows;
+		o->promoted += own;
 	}
-	o->rest = rows;
-	if (rows && o->tail != STK_TAIL_DROP)
+	if (o->rest && o->tail != STK_TAIL_DROP)
 		o->steps++;
 }
 
@@ -59,11 +72,11 @@ static void choose_lender(struct stkd_outline *o)
 {
 	for (uint32_t b = o->nbuckets; b-- > 0;) {
 		/* With one row for each part there is nothing to spare. */
-		if (!o->full[b] || o->rows[b] < 2)
+		if (!o->full[b] || stkd_outline_global(o, b) < 2 * o->unit)
 			continue;
 		o->lender = b;
 		o->lend_step = o->full[b];
-		o->lend = o->parts - o->rest;
+		o->lend = o->unit - o->rest;
 		return;
 	}
 }
@@ -72,13 +85,37 @@ void stkd_outline_fill(struct stkd_outline *o)
 {
 	o->lender = o->nbuckets;
 	o->lend_step = o->lend = o->lender_main = 0;
+	o->settled = true;
 	main_phase(o);
 	tail_phase(o);
-	if (o->tail != STK_TAIL_SHORT || !o->rest || o->rest >= o->parts)
+	if (o->tail != STK_TAIL_SHORT || !o->rest || o->rest >= o->unit)
 		return;
 	choose_lender(o);
 	if (o->lender == o->nbuckets)
 		return;
 	main_phase(o);
 	tail_phase(o);
+}
+
+bool stkd_outline_settle(struct stkd_outline *o, uint64_t lent)
+{
+	uint64_t steps = o->steps;
+
+	o->top = o->nbuckets;
+	for (uint32_t b = 0; b < o->nbuckets; b++) {
+		o->full[b] = b == o->lender ? lent : 0;
+		if (o->waiting[b])
+			o->top = o->top < o->nbuckets ? meet(o, o->top, b) : b;
+	}
+	tail_phase(o);
+	o->lender_main = lent;
+	o->settled = true;
+	return o->steps == steps;
+}
+
+void stkd_outline_endless(struct stkd_outline *o)
+{
+	o->lender = o->nbuckets;
+	o->top = o->nbuckets;
+	o->steps = o->main_steps = UINT64_MAX;
 }

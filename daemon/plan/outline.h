@@ -12,10 +12,14 @@
 struct stkd_outline {
 	/* In. */
 	uint32_t nbuckets;
-	uint64_t parts;                        /* world * micro-batches */
-	int tail;                              /* enum stk_tail */
+	uint64_t parts; /* world * micro-batches */
+	uint64_t unit; /* rows that the last step has at least, where it can: parts, or of any world
+			* when the batch is global */
+	int tail;      /* enum stk_tail */
 	uint32_t rows[STK_SPEC_EDGES_MAX];     /* per part */
 	uint64_t arrivals[STK_SPEC_EDGES_MAX]; /* samples per bucket and epoch */
+	uint32_t up[STK_SPEC_EDGES_MAX]; /* where rows of a bucket move in the tail: a later bucket
+					  * that holds them all; the last one holds every row */
 
 	/* Out. A full step of bucket b has rows[b] * parts rows. */
 	uint64_t full
@@ -28,17 +32,27 @@ struct stkd_outline {
 	uint64_t promoted;
 
 	/*
-	 * A rest smaller than the parts leaves ranks without a row. Then one full step lends it
+	 * A rest smaller than the unit leaves ranks without a row. Then one full step lends it
 	 * `lend` rows: step number lend_step (from 1) of bucket lender, whose last rows go on
-	 * waiting. All other steps are multiples of parts, so the rest becomes one, too.
+	 * waiting, and the rest becomes a unit.
 	 */
 	uint32_t lender; /* nbuckets: nobody lends */
 	uint64_t lend_step, lend;
 	uint64_t lender_main; /* steps of the lender in the main phase */
+	uint32_t first;       /* bucket of the epoch's first step; nbuckets: as they come */
+	bool settled;         /* waiting, top and rest are known */
 };
 
 /* Fills the outputs. Sums over arrivals were checked to fit before. */
 void stkd_outline_fill(struct stkd_outline *outline);
+
+/*
+ * What waits became known, for an outline of which the numbers of steps and the lender were; the
+ * lender has had @lent steps. False: they do not belong together.
+ */
+bool stkd_outline_settle(struct stkd_outline *outline, uint64_t lent);
+/* Of an epoch without end: nobody lends, nothing is a tail. */
+void stkd_outline_endless(struct stkd_outline *outline);
 
 /* Rows of a full step. */
 static inline uint64_t stkd_outline_global(const struct stkd_outline *outline, uint32_t bucket)

@@ -18,6 +18,10 @@
 struct stkd_lengths {
 	const uint32_t *len;
 	uint64_t count;
+	const uint32_t *second; /* the same of the second length field; NULL: there is one */
+	/* Several datasets: the first sample of each, then the number of all. NULL: one. */
+	const uint64_t *first;
+	uint32_t ndatasets;
 };
 
 /* A shape class: what a trainer compiles for. Largest padded size first is the reader's business. */
@@ -26,13 +30,18 @@ struct stkd_class {
 	uint32_t rows; /* of a full batch, per rank and micro-batch */
 	/* Of the padded width, which is a multiple or the edge; min == max for pad_to edge. */
 	uint32_t width_min, width_max, width_multiple;
+	/* The same of the second length; 0: there is one. */
+	uint32_t edge2, width2_min, width2_max;
 };
 
 struct stkd_plan_counts {
-	uint64_t samples;          /* in the dataset */
+	/* All are of epoch 0 where a mixture draws other samples in each epoch; of nothing but the
+	 * samples themselves where it never ends, and steps is 0. */
+	uint64_t samples;          /* in all datasets */
 	uint64_t delivered;        /* rows per epoch, each sample once */
 	uint64_t overlong_dropped; /* overlong: drop */
 	uint64_t truncated;        /* overlong: truncate */
+	uint64_t filtered;         /* keep */
 	uint64_t promoted;         /* rows that moved to a larger bucket in the tail, each once */
 	uint64_t tail_dropped;     /* tail: drop */
 	uint64_t masked;           /* rows without a sample in the last step: pad; short where no
@@ -51,6 +60,8 @@ struct stkd_plan_counts {
 	uint64_t segments;   /* pack: samples and pieces per epoch */
 	uint64_t rows;       /* pack, concat: rows per epoch with something in them; 0: as steps */
 	uint64_t rows_least; /* pack: no packing takes fewer rows: its tokens fill as many */
+	uint64_t unused;       /* samples of a mixture that an epoch does not draw */
+	uint64_t repeated;     /* draws of samples that it drew before */
 	uint32_t row_segments; /* pack, concat: a row never holds more segments; 0: one each */
 };
 
@@ -90,6 +101,7 @@ struct stkd_step {
 	uint32_t rows_part; /* rows of each part, masked ones included; 0: the ids, spread evenly */
 	uint64_t real_tokens; /* of all ranks */
 	bool last_of_epoch;
+	uint32_t width2; /* padded length in the second length; 0: there is one */
 	/*
 	 * Groups pack and concat: ids is NULL, nids counts the rows, and row r holds segments
 	 * [row_first[r], row_first[r + 1]), the first one at its beginning, each of the others at the

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns the way from a position to a sample id. The iterator's thread.
+ * Owns the way from a position to a sample id: which dataset, which pass over it, which sample of
+ * that pass. The iterator's thread.
  */
 #include "daemon/plan/source.h"
 
@@ -9,36 +10,87 @@
 
 int stkd_source_new(const struct stkd_plan *plan, struct stkd_source **ret)
 {
-	struct stkd_source *source = calloc(1, sizeof(*source));
+	uint32_t n = plan->mix.n;
+	_cleanup_(stkd_source_freep) struct stkd_source *source =
+		calloc(1, sizeof(*source) + n * sizeof(source->passes[0]));
+	int r = 0;
 
 	if (!source)
 		return -ENOMEM;
 	source->plan = plan;
-	source->end = plan->lengths.count;
-	*ret = source;
+	source->end = plan->mix.draws;
+	if (!stkd_mix_is_plain(&plan->mix)) {
+		source->page = malloc(sizeof(*source->page));
+		if (!source->page)
+			return -ENOMEM;
+		stkd_mix_page_reset(source->page);
+	}
+	for (uint32_t d = 0; r == 0 && plan->blocks && d < n; d++)
+		if (plan->mix.datasets[d].weight)
+			r = stkd_block_walk_new(&plan->blocks[d], &source->passes[d].blocks);
+	if (r < 0)
+		return r;
+	*ret = STK_STEAL(source);
 	return 0;
 }
 
 struct stkd_source *stkd_source_free(struct stkd_source *source)
 {
+	if (!source)
+		return NULL;
+	for (uint32_t d = 0; d < source->plan->mix.n; d++)
+		stkd_block_walk_free(source->passes[d].blocks);
+	free(source->page);
 	free(source);
 	return NULL;
 }
 
+/* Every pass over a dataset has an order of its own, whichever epoch it is in. */
+static void set_pass(struct stkd_source *source, uint32_t d, uint64_t number)
+{
+	const struct stk_spec *spec = source->plan->spec;
+	const struct stkd_mix_dataset *of = &source->plan->mix.datasets[d];
+	struct stkd_pass *pass = &source->passes[d];
+	uint64_t key = source->epoch * of->passes + number;
+
+	pass->number = number;
+	if (pass->blocks)
+		stkd_block_walk_begin(pass->blocks, spec->seed, key, d);
+	else
+		stkd_order_init(&pass->order, spec->order, of->count, spec->seed, key, d);
+}
+
 int stkd_source_begin(struct stkd_source *source, uint64_t epoch)
 {
-	const struct stkd_plan *plan = source->plan;
-
 	source->epoch = epoch;
 	source->position = source->first = source->n = 0;
-	stkd_order_init(&source->order, plan->spec->order, plan->lengths.count, plan->spec->seed,
-			epoch, 0);
+	for (uint32_t d = 0; d < source->plan->mix.n; d++)
+		source->passes[d].number = UINT64_MAX;
+	if (!source->page)
+		set_pass(source, 0, 0);
 	return 0;
 }
 
 void stkd_source_seek(struct stkd_source *source, uint64_t position)
 {
 	source->position = position;
+}
+
+static inline uint64_t sample_at(struct stkd_pass *pass, uint64_t i)
+{
+	return pass->blocks ? stkd_block_walk_at(pass->blocks, i) : stkd_order_at(&pass->order, i);
+}
+
+static uint64_t draw(struct stkd_source *source)
+{
+	uint64_t number, pass;
+	uint32_t d = stkd_mix_page_next(source->page, &number);
+	const struct stkd_mix_dataset *of = &source->plan->mix.datasets[d];
+
+	pass = number < of->count ? 0 : number / of->count;
+	if (pass != source->passes[d].number)
+		set_pass(source, d, pass);
+	return of->first + sample_at(&source->passes[d], number - pass * of->count);
 }
 
 void stkd_source_load(struct stkd_source *source, uint64_t position, bool back)
@@ -49,10 +101,23 @@ void stkd_source_load(struct stkd_source *source, uint64_t position, bool back)
 		first = position < STKD_SOURCE_AHEAD ? 0 : position - STKD_SOURCE_AHEAD + 1;
 		n = position - first + 1;
 	}
+	if (source->page) {
+		uint32_t left = stkd_mix_page_seek(&source->plan->mix, source->page, first);
+
+		while (back && left < n) { /* the position is in a page behind that one */
+			first += left;
+			n -= left;
+			left = stkd_mix_page_seek(&source->plan->mix, source->page, first);
+		}
+		n = STK_MIN(n, (uint64_t)left);
+	}
 	source->first = first;
 	source->n = n;
 	for (uint64_t i = 0; i < n; i++) {
-		source->ids[i] = stkd_order_at(&source->order, first + i);
-		__builtin_prefetch(&source->plan->lengths.len[source->ids[i]]);
+		uint64_t id =
+			source->page ? draw(source) : sample_at(&source->passes[0], first + i);
+
+		source->ids[i] = id;
+		__builtin_prefetch(&source->plan->lengths.len[id]);
 	}
 }

@@ -19,13 +19,21 @@ struct stkd_arrival {
 	bool delivered;  /* false: overlong and dropped, or filtered */
 };
 
+/* The order of one dataset: the pass that is being read. */
+struct stkd_pass {
+	uint64_t number; /* of the passes of this epoch; UINT64_MAX: none is set up */
+	struct stkd_order order;
+	struct stkd_block_walk *blocks; /* order block */
+};
+
 struct stkd_source {
 	const struct stkd_plan *plan;
 	uint64_t epoch;
 	uint64_t position, end; /* next to be read; of the epoch: UINT64_MAX when it never ends */
 	uint64_t first, n;      /* positions of `ids` */
 	uint64_t ids[STKD_SOURCE_AHEAD];
-	struct stkd_order order;
+	struct stkd_mix_page *page; /* NULL: one pass over one dataset */
+	struct stkd_pass passes[];  /* of each dataset */
 };
 
 /* Return: 0 or -ENOMEM. Then begin() before anything else. */

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owns the schedule of a mixture. Draw j (from 0) of a dataset with share w / period may stand at
+ * places floor(j * period / w) + 1 to ceil((j + 1) * period / w), counted from 1: there it keeps
+ * every prefix within one of the exact share. Of the draws that may stand at a place, the one whose
+ * last place comes first gets it, which always works out for unit jobs (as in Tijdeman's rule for the
+ * chairman assignment). What comes depends on the draws so far alone, so the schedule can be entered
+ * wherever these are known: at each page, from one bit for each dataset.
+ */
+#include "daemon/plan/mix.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCHEDULE_MAX (UINT64_C(1) << 32) /* draws that are scheduled when a mixture is made */
+
+/* Datasets in a heap, the smallest (key, number) on top. */
+struct heap {
+	uint64_t key[STK_SPEC_DATA_MAX];
+	uint32_t item[STK_SPEC_DATA_MAX], n;
+};
+
+static inline bool before(const struct heap *h, uint32_t a, uint32_t b)
+{
+	return h->key[a] != h->key[b] ? h->key[a] < h->key[b] : h->item[a] < h->item[b];
+}
+
+static inline void swap(struct heap *h, uint32_t a, uint32_t b)
+{
+	uint64_t key = h->key[a];
+	uint32_t item = h->item[a];
+
+	h->key[a] = h->key[b];
+	h->item[a] = h->item[b];
+	h->key[b] = key;
+	h->item[b] = item;
+}
+
+static void push(struct heap *h, uint64_t key, uint32_t item)
+{
+	uint32_t i = h->n++;
+
+	h->key[i] = key;
+	h->item[i] = item;
+	for (; i && before(h, i, (i - 1) / 2); i = (i - 1) / 2)
+		swap(h, i, (i - 1) / 2);
+}
+
+static uint32_t pop(struct heap *h)
+{
+	uint32_t top = h->item[0], i = 0;
+
+	swap(h, 0, --h->n);
+	for (;;) {
+		uint32_t child = 2 * i + 1;
+
+		if (child + 1 < h->n && before(h, child + 1, child))
+			child++;
+		if (child >= h->n || before(h, i, child))
+			return top;
+		swap(h, i, child);
+		i = child;
+	}
+}
+
+/* Next draws of a period's datasets. */
+struct schedule {
+	const struct stkd_mix *mix;
+	uint64_t place;                    /* that was given last */
+	uint64_t begun[STK_SPEC_DATA_MAX]; /* floor(j * period / w) of the next draw j */
+	uint64_t rest[STK_SPEC_DATA_MAX];  /* and what this division leaves */
+	uint64_t last[STK_SPEC_DATA_MAX];  /* place of it */
+	struct heap ready, later;          /* by last place, by first place */
+};
+
+/* Draw j's places from those of j - 1. */
+static void offer(struct schedule *s, uint32_t d)
+{
+	uint64_t w = s->mix->datasets[d].weight;
+	uint64_t first = s->begun[d] + 1, end = s->begun[d] + s->mix->period / w;
+	uint64_t rest = s->rest[d] + s->mix->period % w;
+
+	if (rest >= w) {
+		rest -= w;
+		end++;
+	}
+	s->begun[d] = end; /* of the draw behind this one */
+	s->rest[d] = rest;
+	s->last[d] = end + (rest > 0);
+	if (first <= s->place + 1)
+		push(&s->ready, s->last[d], d);
+	else
+		push(&s->later, first, d);
+}
+
+static uint64_t share(const struct stkd_mix *mix, uint32_t d, uint64_t place)
+{
+	return (uint64_t)((unsigned __int128)place * mix->datasets[d].weight / mix->period);
+}
+
+/* Enters the schedule behind a place, where each dataset has had so many draws. */
+static void enter(struct schedule *s, const struct stkd_mix *mix, uint64_t place,
+		  const uint64_t *draws)
+{
+	s->mix = mix;
+	s->place = place;
+	s->ready.n = s->later.n = 0;
+	for (uint32_t d = 0; d < mix->n; d++) {
+		uint64_t w = mix->datasets[d].weight;
+		unsigned __int128 at;
+
+		if (!w)
+			continue;
+		at = (unsigned __int128)draws[d] * mix->period;
+		s->begun[d] = (uint64_t)(at / w);
+		s->rest[d] = (uint64_t)(at % w);
+		offer(s, d);
+	}
+}
+
+static inline uint32_t step(struct schedule *s)
+{
+	uint32_t d;
+
+	s->place++;
+	while (s->later.n && s->later.key[0] <= s->place) {
+		d = pop(&s->later);
+		push(&s->ready, s->last[d], d);
+	}
+	assert(s->ready.n);
+	d = pop(&s->ready);
+	assert(s->last[d] >= s->place);
+	offer(s, d);
+	return d;
+}
+
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+	while (b) {
+		uint64_t r = a % b;
+
+		a = b;
+		b = r;
+	}
+	return a;
+}
+
+static int set_weights(struct stkd_mix *mix, const uint64_t *first, const uint64_t *weights,
+		       struct stk_err *err)
+{
+	uint64_t divisor = 0, times;
+
+	for (uint32_t d = 0; d < mix->n; d++)
+		divisor = gcd(weights[d], divisor);
+	if (!divisor)
+		return stk_err_set(err, -EINVAL, "data: all weights are 0");
+	for (uint32_t d = 0; d < mix->n; d++) {
+		struct stkd_mix_dataset *to = &mix->datasets[d];
+
+		to->first = first[d];
+		to->count = first[d + 1] - first[d];
+		to->weight = weights[d] / divisor;
+		if (to->weight && !to->count)
+			return stk_err_set(err, -EINVAL,
+					   "data: dataset %" PRIu32 " (from 0) has no samples", d);
+		if (stk_add_overflow(mix->period, to->weight, &mix->period))
+			return stk_err_set(err, -EINVAL, "data: the weights add up to 2^64");
+	}
+	/* A short period is taken several times, which changes nothing but the size of a page. */
+	times = STK_MAX(STKD_MIX_PAGE / mix->period, UINT64_C(1));
+	for (uint32_t d = 0; d < mix->n; d++)
+		mix->datasets[d].weight *= times;
+	mix->period *= times;
+	return 0;
+}
+
+/* In which lap each dataset's last sample is drawn; the epoch ends in the first or the last of these. */
+static uint64_t last_lap(const struct stkd_mix *mix, int stop)
+{
+	uint64_t lap = stop == STK_STOP_FIRST ? UINT64_MAX : 0;
+
+	for (uint32_t d = 0; d < mix->n; d++) {
+		const struct stkd_mix_dataset *of = &mix->datasets[d];
+		uint64_t its = of->weight ? (of->count - 1) / of->weight : lap;
+
+		lap = stop == STK_STOP_FIRST ? STK_MIN(lap, its) : STK_MAX(lap, its);
+	}
+	return lap;
+}
+
+static void note_entry(struct stkd_mix *mix, uint64_t place, const uint64_t *draws)
+{
+	struct stkd_mix_entry *entry = &mix->entries[place / STKD_MIX_PAGE];
+
+	for (uint32_t d = 0; d < mix->n; d++)
+		if (draws[d] > share(mix, d, place))
+			entry->ahead[d / 64] |= UINT64_C(1) << d % 64;
+}
+
+/* Datasets whose end counts: those that are read to it in the lap in which the epoch ends. */
+static uint32_t count_ends(const struct stkd_mix *mix, uint64_t lap, uint64_t *left)
+{
+	uint32_t n = 0;
+
+	for (uint32_t d = 0; d < mix->n; d++) {
+		const struct stkd_mix_dataset *of = &mix->datasets[d];
+
+		left[d] = UINT64_MAX;
+		if (!of->weight || (of->count - 1) / of->weight != lap)
+			continue;
+		left[d] = (of->count - 1) % of->weight + 1;
+		n++;
+	}
+	return n;
+}
+
+/* Runs a period, or an epoch if that is shorter: notes the pages, finds the end. */
+static int run(struct stkd_mix *mix, int stop, struct stk_err *err)
+{
+	_cleanup_(stk_freep) struct schedule *s = calloc(1, sizeof(*s));
+	uint64_t draws[STK_SPEC_DATA_MAX] = {0}, left[STK_SPEC_DATA_MAX], end = 0, room = 0;
+	bool never = stop == STK_STOP_NEVER;
+	uint64_t lap = never ? 1 : last_lap(mix, stop);
+	uint32_t ends = count_ends(mix, never ? UINT64_MAX : lap, left);
+
+	if (!s)
+		return -ENOMEM;
+	ends = stop == STK_STOP_FIRST ? 1 : ends;
+	enter(s, mix, 0, draws);
+	for (uint64_t place = 0; place < mix->period && (lap || ends); place++) {
+		uint32_t d;
+
+		if (place == SCHEDULE_MAX)
+			return stk_err_set(err, -EINVAL,
+					   "data: the weights repeat only after %" PRIu64
+					   " samples, more than %" PRIu64
+					   "; give them with fewer digits",
+					   mix->period, SCHEDULE_MAX);
+		if (place % STKD_MIX_PAGE == 0) {
+			if (mix->npages == room) {
+				struct stkd_mix_entry *grown;
+
+				room = STK_MAX(2 * room, UINT64_C(16));
+				grown = reallocarray(mix->entries, room, sizeof(*grown));
+				if (!grown)
+					return -ENOMEM;
+				mix->entries = grown;
+			}
+			mix->entries[mix->npages++] = (struct stkd_mix_entry){0};
+			note_entry(mix, place, draws);
+		}
+		d = step(s);
+		draws[d]++;
+		if (ends && draws[d] == left[d]) {
+			ends--;
+			end = place + 1;
+		}
+	}
+	mix->draws = UINT64_MAX;
+	if (never)
+		return 0;
+	if (stk_mul_overflow(lap, mix->period, &mix->draws) ||
+	    stk_add_overflow(mix->draws, end, &mix->draws) || mix->draws >= UINT64_MAX / 2)
+		return stk_err_set(err, -EINVAL,
+				   "data: an epoch of these weights has more than 2^63 samples");
+	return 0;
+}
+
+/* What an epoch draws of each dataset. */
+static int count_draws(struct stkd_mix *mix)
+{
+	struct stkd_mix_page *page;
+
+	mix->whole = mix->draws != UINT64_MAX;
+	if (!mix->whole)
+		return 0;
+	page = malloc(sizeof(*page));
+	if (!page)
+		return -ENOMEM;
+	stkd_mix_page_reset(page);
+	stkd_mix_page_seek(mix, page, mix->draws - 1);
+	page->draws[page->choice[page->at]]++;
+	for (uint32_t d = 0; d < mix->n; d++) {
+		struct stkd_mix_dataset *of = &mix->datasets[d];
+
+		of->drawn = of->weight ? page->draws[d] : 0;
+		of->passes = of->count ? (of->drawn + of->count - 1) / of->count : 0;
+		if (of->weight && of->drawn % of->count)
+			mix->whole = false;
+	}
+	free(page);
+	return 0;
+}
+
+int stkd_mix_init(struct stkd_mix *mix, const uint64_t *first, const uint64_t *weights, uint32_t n,
+		  int stop, struct stk_err *err)
+{
+	int r;
+
+	*mix = (struct stkd_mix){.n = n};
+	r = set_weights(mix, first, weights, err);
+	if (r < 0)
+		return r;
+	if (n == 1 && stop != STK_STOP_NEVER) {
+		mix->draws = mix->datasets[0].drawn = mix->datasets[0].count;
+		mix->datasets[0].passes = 1;
+		mix->whole = true;
+		return 0;
+	}
+	r = run(mix, stop, err);
+	if (r == 0)
+		r = count_draws(mix);
+	return r == -ENOMEM ? stk_err_set(err, r, "no memory for a mixture") : r;
+}
+
+void stkd_mix_deinit(struct stkd_mix *mix)
+{
+	free(mix->entries);
+	mix->entries = NULL;
+}
+
+void stkd_mix_page_reset(struct stkd_mix_page *page)
+{
+	page->lap = page->page = UINT64_MAX;
+}
+
+static void load(const struct stkd_mix *mix, struct stkd_mix_page *page)
+{
+	const struct stkd_mix_entry *entry = &mix->entries[page->page];
+	uint64_t place = page->page * STKD_MIX_PAGE;
+	struct schedule s;
+
+	for (uint32_t d = 0; d < mix->n; d++)
+		page->draws[d] = share(mix, d, place) + (entry->ahead[d / 64] >> d % 64 & 1);
+	enter(&s, mix, place, page->draws);
+	page->n = (uint32_t)STK_MIN(mix->period - place, (uint64_t)STKD_MIX_PAGE);
+	for (uint32_t i = 0; i < page->n; i++)
+		page->choice[i] = (uint8_t)step(&s);
+	page->at = 0;
+}
+
+uint32_t stkd_mix_page_seek(const struct stkd_mix *mix, struct stkd_mix_page *page,
+			    uint64_t position)
+{
+	uint64_t lap = position / mix->period, place = position % mix->period;
+	uint32_t to = (uint32_t)(place % STKD_MIX_PAGE);
+
+	if (page->page != place / STKD_MIX_PAGE) {
+		page->page = place / STKD_MIX_PAGE;
+		load(mix, page);
+		page->lap = 0;
+	}
+	/* The same page of another lap differs in the draws before it only. */
+	for (uint32_t d = 0; page->lap != lap && d < mix->n; d++)
+		page->draws[d] += (lap - page->lap) * mix->datasets[d].weight;
+	page->lap = lap;
+	for (; page->at < to; page->at++)
+		page->draws[page->choice[page->at]]++;
+	while (page->at > to)
+		page->draws[page->choice[--page->at]]--;
+	return page->n - to;
+}
