@@ -13,7 +13,7 @@
 #include "daemon/serve/job.h"
 #include "daemon/serve/methods.h"
 
-#define SEND_BUFFER (4 << 20) /* a reply fits as a whole; who does not read is ended */
+#define STALL_NS UINT64_C(5000000000) /* who takes nothing of its replies for so long is ended */
 
 void stkd_conn_hold(struct stkd_conn *conn)
 {
@@ -28,6 +28,7 @@ void stkd_conn_drop(struct stkd_conn *conn)
 	stk_close(conn->fd);
 	stk_close(conn->pidfd);
 	stk_msg_in_deinit(&conn->in);
+	stkd_outbox_deinit(&conn->out);
 	free(conn->state);
 	free(conn);
 }
@@ -66,6 +67,29 @@ void stkd_conn_close(struct stkd_conn *conn, const char *reason)
 
 /* Sending. */
 
+static void on_event(uv_poll_t *poll, int status, int events);
+
+/* What is for the peer goes first, then it is listened to again. */
+static void watch_socket(struct stkd_conn *conn)
+{
+	bool writing = conn->out.bytes;
+
+	if (writing == conn->writing)
+		return;
+	conn->writing = writing;
+	uv_poll_start(&conn->poll, writing ? UV_WRITABLE : UV_READABLE, on_event);
+	if (writing)
+		stkd_server_want_tick(conn->server);
+}
+
+static bool end_if_failed(struct stkd_conn *conn, int r, const struct stk_err *err)
+{
+	if (r < 0)
+		stkd_conn_close(conn, r == -EPIPE || r == -ECONNRESET ? NULL : err->text);
+	return r >= 0;
+}
+
+/* Descriptors ride on a first byte, so they cannot wait in the outbox. */
 static bool send_message(struct stkd_conn *conn, json_t *message, const int *fds, size_t nfds)
 {
 	struct stk_err err = {0};
@@ -75,11 +99,23 @@ static bool send_message(struct stkd_conn *conn, json_t *message, const int *fds
 		json_decref(message);
 		return false;
 	}
-	r = stk_msg_send(conn->fd, message, fds, nfds, 0, &err);
+	if (!nfds)
+		r = stkd_outbox_put(&conn->out, conn->fd, message, &err);
+	else if (conn->out.bytes)
+		r = stk_err_set(&err, -EMSGSIZE, "it does not read its replies");
+	else
+		r = stk_msg_send(conn->fd, message, fds, nfds, 0, &err);
 	json_decref(message);
-	if (r < 0)
-		stkd_conn_close(conn, r == -EPIPE || r == -ECONNRESET ? NULL : err.text);
-	return r >= 0;
+	if (r == 0)
+		watch_socket(conn);
+	return end_if_failed(conn, r, &err);
+}
+
+bool stkd_conn_tick(struct stkd_conn *conn)
+{
+	if (conn->out.bytes && stkd_now_ns() - conn->out.since_ns > STALL_NS)
+		stkd_conn_close(conn, "it does not read its replies");
+	return !conn->closing && conn->out.bytes;
 }
 
 bool stkd_conn_reply(struct stkd_conn *conn, json_t *parameters)
@@ -94,6 +130,10 @@ bool stkd_conn_reply_fds(struct stkd_conn *conn, json_t *parameters, const int *
 
 bool stkd_conn_progress(struct stkd_conn *conn, json_t *parameters)
 {
+	if (conn->out.bytes) {
+		json_decref(parameters); /* the next one tells more */
+		return true;
+	}
 	return send_message(conn, stk_msg_reply(parameters, true), NULL, 0);
 }
 
@@ -110,11 +150,26 @@ bool stkd_conn_error(struct stkd_conn *conn, const char *name, json_t *parameter
 
 /* Receiving. */
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+/* Whole messages that came, up to one whose reply the peer has yet to take. */
+static void take_messages(struct stkd_conn *conn)
+{
+	struct stk_err err = {0};
+	json_t *message;
+	int r = 0;
+
+	while (!conn->closing && !conn->out.bytes &&
+	       (r = stk_msg_next(&conn->in, &message, &err)) == 1) {
+		stkd_methods_call(conn, message);
+		json_decref(message);
+	}
+	if (!conn->closing)
+		end_if_failed(conn, r, &err);
+}
+
+static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct stkd_conn *conn = poll->data;
 	struct stk_err err = {0};
-	json_t *message;
 	int r;
 
 	(void)events;
@@ -122,19 +177,19 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 		stkd_conn_close(conn, NULL);
 		return;
 	}
-	r = stk_msg_recv(conn->fd, &conn->in, &err);
-	if (r == -EAGAIN || r == -EINTR)
-		return;
-	if (r <= 0) {
-		stkd_conn_close(conn, r == 0 || r == -ECONNRESET ? NULL : err.text);
-		return;
+	if (conn->out.bytes) {
+		r = stkd_outbox_flush(&conn->out, conn->fd, &err);
+	} else {
+		r = stk_msg_recv(conn->fd, &conn->in, &err);
+		if (r == -EAGAIN || r == -EINTR)
+			return;
+		r = r == 0 ? -EPIPE : r;
 	}
-	while (!conn->closing && (r = stk_msg_next(&conn->in, &message, &err)) == 1) {
-		stkd_methods_call(conn, message);
-		json_decref(message);
-	}
-	if (!conn->closing && r < 0)
-		stkd_conn_close(conn, err.text);
+	if (!end_if_failed(conn, r, &err) || conn->out.bytes)
+		return;
+	take_messages(conn);
+	if (!conn->closing)
+		watch_socket(conn);
 }
 
 static void on_peer_exit(uv_poll_t *poll, int status, int events)
@@ -192,18 +247,16 @@ void stkd_conn_new(struct stkd_server *server, int fd)
 {
 	struct stkd_conn *conn = calloc(1, sizeof(*conn));
 	socklen_t size = sizeof(conn->peer);
-	int buffer = SEND_BUFFER;
 
 	if (!conn || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &conn->peer, &size) < 0) {
 		stk_close(fd);
 		free(conn);
 		return;
 	}
-	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
 	conn->server = server;
 	conn->fd = fd;
 	conn->pidfd = -1;
-	if (watch(conn, &conn->poll, fd, on_readable) < 0) {
+	if (watch(conn, &conn->poll, fd, on_event) < 0) {
 		stk_close(fd);
 		free(conn);
 		return;

@@ -8,6 +8,7 @@
 
 #include <sys/socket.h>
 
+#include "daemon/serve/outbox.h"
 #include "daemon/serve/server.h"
 #include "proto/msg.h"
 
@@ -20,8 +21,10 @@ struct stkd_conn {
 	uv_poll_t poll, pid_poll, kick_poll;
 	unsigned holders; /* libuv handles that are not closed yet, and work under way */
 	bool pid_watched, kick_watched, closing;
+	bool writing; /* the socket is polled for what is in `out` */
 	struct ucred peer;
 	struct stk_msg_in in;
+	struct stkd_outbox out; /* while there is something in it, nothing more is read */
 	/* The seat of this connection, or of its attach in progress. */
 	struct stkd_job *job;
 	struct stkd_feed *feed; /* a reference */
@@ -50,6 +53,9 @@ bool stkd_conn_reply_fds(struct stkd_conn *conn, json_t *parameters, const int *
 bool stkd_conn_progress(struct stkd_conn *conn, json_t *parameters);
 bool stkd_conn_refuse(struct stkd_conn *conn, const struct stk_err *err);
 bool stkd_conn_error(struct stkd_conn *conn, const char *name, json_t *parameters);
+
+/* Ends a peer that takes no replies. Returns true while there are some for it. */
+bool stkd_conn_tick(struct stkd_conn *conn);
 
 /* Watches the kick eventfd of the seat just taken. */
 int stkd_conn_watch_kick(struct stkd_conn *conn, int kick_fd);

@@ -87,6 +87,10 @@ static void on_tick(uv_timer_t *timer)
 	struct stkd_server *server = timer->data;
 	bool again = false;
 
+	for (struct stkd_conn *c = server->conns, *next; c; c = next) {
+		next = c->next;
+		again |= stkd_conn_tick(c);
+	}
 	for (struct stkd_job *job = server->jobs, *next; job; job = next) {
 		next = job->next;
 		again |= stkd_job_tick(job);

@@ -49,6 +49,17 @@ class System(Case):
         d = self.daemon("streams:\n  - name: near\n    data: data\n    rows: 4\n")
         self.assertEqual(len(batches(self.attached(d, stream="near").run(3))), 3)
 
+    def test_replies_of_megabytes_to_calls_sent_together_arrive_whole_and_in_order(self):
+        names = ["stream-%d" % i for i in range(1000)]
+        raw = self.raw(self.daemon(self.streams(*names)))
+        for _ in range(10):
+            raw.message("io.stoker.Streams", {})
+            raw.message("io.stoker.Status", {})
+        time.sleep(0.2)  # the daemon has more for us than a socket holds
+        for _ in range(10):
+            self.assertEqual([s["name"] for s in raw.reply()["streams"]], names)
+            self.assertEqual(raw.reply()["jobs"], 0)
+
     def test_a_reload_adds_streams_and_leaves_running_jobs_alone(self):
         d = self.daemon(self.conf)
         t = self.attached(d, stream="gsm8k", keys=["epochs=4", "prefetch=2"])
