@@ -52,11 +52,11 @@ class System(Case):
     def test_replies_of_megabytes_to_calls_sent_together_arrive_whole_and_in_order(self):
         names = ["stream-%d" % i for i in range(1000)]
         raw = self.raw(self.daemon(self.streams(*names)))
-        for _ in range(10):
+        for _ in range(30):
             raw.message("io.stoker.Streams", {})
             raw.message("io.stoker.Status", {})
         time.sleep(0.2)  # the daemon has more for us than a socket holds
-        for _ in range(10):
+        for _ in range(30):
             self.assertEqual([s["name"] for s in raw.reply()["streams"]], names)
             self.assertEqual(raw.reply()["jobs"], 0)
 
