@@ -117,6 +117,7 @@ static int take_reply(int *fd, struct stk_msg_in *in, const json_t *reply,
 		      struct stk_err *err)
 {
 	const json_t *p = json_object_get(reply, "parameters");
+	const char *notice = json_string_value(json_object_get(p, "notice"));
 	int r = check_versions(p, err);
 
 	if (r < 0)
@@ -129,6 +130,8 @@ static int take_reply(int *fd, struct stk_msg_in *in, const json_t *reply,
 		return r;
 	ret->daemon_pid = (int32_t)number(p, "pid");
 	ret->era = (uint32_t)number(p, "era");
+	if (notice)
+		ret->notice = strdup(notice); /* no memory: it is in the daemon's log too */
 	return 0;
 }
 

@@ -13,6 +13,7 @@
 /* What a successful attach tells beside the session. Zeroed is empty. */
 struct stk__attached {
 	char *socket; /* path, for free() */
+	char *notice; /* for free(); NULL: none */
 	int32_t daemon_pid;
 	uint32_t era;
 };

@@ -126,6 +126,7 @@ struct stk_client *stk_client_close(struct stk_client *c)
 	stk__schema_unref(c->schema);
 	stk__request_deinit(&c->request);
 	free(c->attached.socket);
+	free(c->attached.notice);
 	free(c);
 	return NULL;
 }
@@ -178,6 +179,7 @@ int stk_client_info(const struct stk_client *c, struct stk_client_info *ret)
 		.daemon_pid = c->attached.daemon_pid,
 		.private_daemon = c->request.private_daemon,
 		.schema = c->schema->text,
+		.notice = c->attached.notice,
 	};
 
 	if (ret->size < sizeof(ret->size))

@@ -84,6 +84,7 @@ static int attach_once(struct stk_client *c, int64_t deadline_ns, bool *ret_reac
 	if (r < 0)
 		return r;
 	free(attached.socket); /* the same; the first one was handed out */
+	free(attached.notice);
 	c->attached.daemon_pid = attached.daemon_pid;
 	c->attached.era = attached.era;
 	c->resumed = true;

@@ -244,6 +244,9 @@ struct stk_client_info {
 	int32_t daemon_pid;
 	uint32_t private_daemon;
 	const char *schema; /* JSON: fields, classes, counts, resolved spec */
+	/* What open asked for and did not get, in one sentence, such as fewer slots than prefetch; NULL:
+	 * nothing, or an older daemon. */
+	const char *notice;
 };
 STK_PUBLIC int stk_client_info(const struct stk_client *client, struct stk_client_info *ret);
 

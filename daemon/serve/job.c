@@ -196,14 +196,14 @@ static bool reply_attached(struct stkd_conn *conn, struct stkd_job_feed *jf)
 	const int fds[] = {feed->control_ro_fd, feed->slots.fd, seat->file.fd, seat->kick_fd,
 			   seat->wake_fds[1]};
 	json_t *reply = json_pack(
-		"{s:i, s:i, s:s, s:i, s:s, s:s, s:i, s:I, s:I, s:i, s:I, s:I, s:I, s:i, s:b}",
+		"{s:i, s:i, s:s, s:i, s:s, s:s, s:i, s:I, s:I, s:i, s:I, s:I, s:I, s:i, s:b, s:s*}",
 		"protocol", STK_MSG_PROTOCOL, "layout", STK_SHM_MAJOR, "release", STK_RELEASE,
 		"plan_version", STKD_PLAN_VERSION, "stream", jf->job->stream, "job", jf->job->name,
 		"seat", (int)conn->replica, "first", (json_int_t)seat->shm->first, "era",
 		(json_int_t)feed->era, "pid", (int)getpid(), "control_size",
 		(json_int_t)feed->control.size, "slots_size", (json_int_t)feed->slots.size,
 		"seat_size", (json_int_t)seat->file.size, "node", feed->slots.node, "locked",
-		feed->slots.locked);
+		feed->slots.locked, "notice", jf->notice);
 
 	return stkd_conn_reply_fds(conn, reply, fds, STK_ARRAY_SIZE(fds));
 }

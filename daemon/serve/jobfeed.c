@@ -28,6 +28,7 @@ void stkd_job_feed_drop(struct stkd_job_feed *jf)
 		at = &(*at)->next;
 	*at = jf->next;
 	stkd_feed_unref(jf->feed);
+	free(jf->notice);
 	free(jf);
 }
 
@@ -50,7 +51,7 @@ static void feed_fault(void *data)
 
 /* Fits the slots into what is left of the budget: fewer than asked for if need be, never below two. */
 static int charge(struct stkd_server *server, const struct stkd_stream *stream,
-		  uint32_t *ret_nslots, struct stk_err *err)
+		  uint32_t *ret_nslots, char **ret_notice, struct stk_err *err)
 {
 	uint64_t used = atomic_load_explicit(&server->memory_used, memory_order_relaxed);
 	uint64_t left = server->memory_limit > used ? server->memory_limit - used : 0;
@@ -64,11 +65,16 @@ static int charge(struct stkd_server *server, const struct stkd_stream *stream,
 			" of the limit of %" PRIu64
 			" bytes are left; raise memory, or lower rows, tokens or max_length",
 			SLOTS_MIN, stream->slot_size, left, server->memory_limit);
-	if (fit < want)
-		log_warn("memory: prefetch lowered from %" PRIu32 " to %" PRIu64
-			 " slots of %" PRIu64 " bytes, %" PRIu64 " of the limit of %" PRIu64
-			 " bytes are left",
-			 want, fit, stream->slot_size, left, server->memory_limit);
+	if (fit < want &&
+	    asprintf(ret_notice,
+		     "memory: prefetch lowered from %" PRIu32 " to %" PRIu64 " slots of %" PRIu64
+		     " bytes, %" PRIu64 " of the limit of %" PRIu64 " bytes are left",
+		     want, fit, stream->slot_size, left, server->memory_limit) < 0) {
+		*ret_notice = NULL;
+		return stk_err_set(err, -ENOMEM, "out of memory");
+	}
+	if (*ret_notice)
+		log_warn("%s", *ret_notice);
 	*ret_nslots = (uint32_t)STK_MIN(fit, want);
 	atomic_fetch_add_explicit(&server->memory_used, *ret_nslots * stream->slot_size,
 				  memory_order_relaxed);
@@ -135,7 +141,7 @@ static struct stkd_job_feed *new_feed(struct stkd_job *job, const struct stkd_co
 		goto no_memory;
 	memcpy(jf->state, conn->state_size ? conn->state : (const uint8_t *)"", conn->state_size);
 	jf->params.state = jf->state;
-	if (charge(job->server, job->opened, &jf->params.nslots, err) < 0)
+	if (charge(job->server, job->opened, &jf->params.nslots, &jf->notice, err) < 0)
 		goto failed;
 	jf->feed = stkd_feed_alloc(&jf->params);
 	if (!jf->feed) {
@@ -154,8 +160,10 @@ static struct stkd_job_feed *new_feed(struct stkd_job *job, const struct stkd_co
 no_memory:
 	stk_err_set(err, -ENOMEM, "out of memory");
 failed:
-	if (jf)
+	if (jf) {
 		free(jf->state);
+		free(jf->notice);
+	}
 	free(jf);
 	return NULL;
 }

@@ -23,6 +23,7 @@ struct stkd_job_feed {
 	uv_work_t work;
 	struct stkd_feed_params params;
 	uint8_t *state; /* params.state, until it is built */
+	char *notice;   /* what its seats are told at attach; NULL: nothing */
 	struct stk_err err;
 	int result;
 };

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import struct
+import subprocess
 
 import harness
 from harness import Case, NOBODY, SLOW, batches, pack, ragged, random_lengths, wait_until, write_shard
@@ -200,6 +201,16 @@ class Limits(Refusals):
         self.d.wait_log("prefetch lowered from 8 to %d slots of %d bytes" % (slots, t.hello["slot_size"]))
         self.assertIn(str(64 << 20), self.d.log())
         self.assertEqual(t.run(1)[0]["real"], 60)
+
+    def test_a_client_with_fewer_slots_than_asked_for_is_told(self):
+        stoker = harness.need("stoker")
+        for rows, told in ((4096, True), (4, False)):
+            cat = subprocess.run([stoker, "cat", self.data, "--socket", self.d.socket, "--steps", "1",
+                                  "rows=%d" % rows, "edges=[1024]", "pad_to=edge", "prefetch=8"],
+                                 capture_output=True, text=True, timeout=harness.SLOW)
+            self.assertEqual(cat.returncode, 0, cat.stderr)
+            self.assertEqual(len(cat.stdout.splitlines()), 1)
+            self.assertEqual("prefetch lowered from 8 to " in cat.stderr, told, cat.stderr)
 
     def test_below_two_slots_it_is_refused_with_the_numbers(self):
         error = self.check("memory", "2 slots", 64 << 20, code=errno.ENOMEM,

@@ -129,15 +129,16 @@ void fake_reply(struct fake_daemon *f, int conn, size_t nfds)
 					  1, "total", 2),
 				true),
 		  NULL, 0);
-	send_json(conn,
-		  stk_msg_reply(json_pack("{s:i,s:i,s:s,s:i,s:s,s:s,s:i,s:I,s:i,s:i}", "protocol",
-					  f->protocol ? f->protocol : STK_MSG_PROTOCOL, "layout",
-					  f->layout ? f->layout : STK_SHM_MAJOR, "release", "9.9",
-					  "plan_version", 1, "stream", "fake", "job", "j", "seat",
-					  0, "first", (json_int_t)f->first, "era", (int)f->era,
-					  "pid", (int)getpid()),
-				false),
-		  f->fds, nfds);
+	send_json(
+		conn,
+		stk_msg_reply(json_pack("{s:i,s:i,s:s,s:i,s:s,s:s,s:i,s:I,s:i,s:i,s:s*}",
+					"protocol", f->protocol ? f->protocol : STK_MSG_PROTOCOL,
+					"layout", f->layout ? f->layout : STK_SHM_MAJOR, "release",
+					"9.9", "plan_version", 1, "stream", "fake", "job", "j",
+					"seat", 0, "first", (json_int_t)f->first, "era",
+					(int)f->era, "pid", (int)getpid(), "notice", f->notice),
+			      false),
+		f->fds, nfds);
 }
 
 static void answer(struct fake_daemon *f, int conn, const json_t *call)

@@ -31,6 +31,7 @@ struct fake_daemon {
 	uint32_t era;         /* of the next entry; a Seek adds 1 */
 	int layout, protocol; /* 0: ours */
 	bool unsealed;
+	const char *notice; /* NULL: none */
 	uint64_t lie_size; /* added to the header's file_size */
 	/* Made by fake_start(). */
 	char folder[64], socket[96];

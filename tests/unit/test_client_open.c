@@ -429,10 +429,26 @@ static void what_was_announced_can_be_asked_for(void **state)
 	assert_int_equal(info.daemon_pid, getpid());
 	assert_string_equal(info.stream, "fake");
 	assert_string_equal(info.socket, f->daemon.socket);
+	assert_null(info.notice);
 	assert_int_equal(stk_client_shapes(f->client, NULL, 0), 1);
 	assert_int_equal(stk_client_shapes(f->client, &shape, 1), 1);
 	assert_int_equal(shape.rows, 3);
 	assert_int_equal(shape.width_max, 8);
+}
+
+static void what_was_asked_for_and_is_not_so_can_be_read(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_client_info info = {.size = sizeof(info)};
+
+	f->daemon.notice = "memory: prefetch lowered";
+	assert_int_equal(open_client(f), 0);
+	assert_int_equal(stk_client_info(f->client, &info), 0);
+	assert_string_equal(info.notice, "memory: prefetch lowered");
+	/* Built against an older header: nothing is written behind what it knows. */
+	info = (struct stk_client_info){.size = offsetof(struct stk_client_info, notice)};
+	assert_int_equal(stk_client_info(f->client, &info), 0);
+	assert_null(info.notice);
 }
 
 static void attaching_again_and_again_leaves_nothing_behind(void **state)
@@ -496,6 +512,7 @@ int main(void)
 		TEST(silence_ends_in_a_timeout),
 		TEST(progress_is_passed_on_and_counts_as_a_sign_of_life),
 		TEST(what_was_announced_can_be_asked_for),
+		TEST(what_was_asked_for_and_is_not_so_can_be_read),
 		TEST(attaching_again_and_again_leaves_nothing_behind),
 		TEST(the_device_is_told_when_there_is_one),
 	};

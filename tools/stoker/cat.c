@@ -262,6 +262,14 @@ static int print_all(const struct cat *c, struct stk_client *client)
 	return 0;
 }
 
+static void print_notice(const struct stk_client *client)
+{
+	struct stk_client_info info = {.size = sizeof(info)};
+
+	if (stk_client_info(client, &info) == 0 && info.notice)
+		fprintf(stderr, "stoker cat: %s\n", info.notice);
+}
+
 static int run(struct cat *c)
 {
 	struct stk_client *client;
@@ -278,6 +286,7 @@ static int run(struct cat *c)
 		fprintf(stderr, "stoker cat: %s\n", error);
 		return 1;
 	}
+	print_notice(client);
 	r = print_all(c, client);
 	if (fflush(stdout) || ferror(stdout)) {
 		fprintf(stderr, "stoker cat: standard output: %m\n");
