@@ -20,9 +20,12 @@ class Cat(Case):
         self.data, _ = self.dataset(random_lengths(701, high=120), shards=5)
 
     def cat(self, d, *args, keys=None, job="cat", build=None, status=0):
+        env = dict(os.environ)
+        if build:
+            env.pop("LD_LIBRARY_PATH", None)  # the runner's, which leads to its own build
         p = subprocess.run(
             [program("stoker", build), "cat", self.data, "--socket", d.socket, "--job", job, *args,
-             *(keys or self.keys)], capture_output=True, timeout=60)
+             *(keys or self.keys)], capture_output=True, timeout=60, env=env)
         self.assertEqual(p.returncode, status, p.stderr)
         return p.stdout
 
