@@ -85,7 +85,7 @@ static int defer(void *arg)
 			c->rt->GetLastError();
 	}
 	call->deferred->next = c->deferred;
-	c->deferred = call->deferred;
+	c->deferred = STK_STEAL(call->deferred);
 	/* An error here is found again by the next call. */
 	stk__cuda_poll_deferred(c, NULL);
 	pthread_mutex_unlock(&c->lock);
@@ -123,6 +123,7 @@ STK_PUBLIC int stk_cuda_release_host(struct stk_cuda *c, struct stk_batch *batch
 				     void *const *streams, uint32_t n)
 {
 	struct host_call call = {.c = c, .streams = streams, .n = n};
+	int r;
 
 	if (!batch)
 		return 0;
@@ -134,5 +135,7 @@ STK_PUBLIC int stk_cuda_release_host(struct stk_cuda *c, struct stk_batch *batch
 	if (!call.deferred)
 		return -ENOMEM;
 	call.deferred->batch = batch;
-	return stk__cuda_run(c->device, defer, &call, &call.err);
+	r = stk__cuda_run(c->device, defer, &call, &call.err);
+	free(call.deferred); /* the device was out of reach: nothing was done */
+	return r;
 }

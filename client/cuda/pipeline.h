@@ -126,7 +126,7 @@ int stk__cuda_poll(struct stk_cuda *c, struct stk_err *err);
  * readers. 0; NEED_SLOT; negative errno, and the batch is still held.
  */
 int stk__cuda_issue(struct stk_cuda *c, bool lag, struct stk_err *err);
-/* Takes what is ready off the client, as far as slots are free. Owner of the client, or nobody is. */
+/* Takes what is ready off the client, as far as slots are free. By its owner, or it has none. */
 void stk__cuda_pump(struct stk_cuda *c);
 /* Remembers the work that is on @stream now as a reader of the slot. */
 int stk__cuda_use(struct stk_cuda *c, struct stk_cuda_batch *slot, void *stream,

@@ -11,6 +11,7 @@
 struct use_call {
 	struct stk_cuda_batch *batch;
 	void *stream;
+	bool last; /* out: the pipeline is closed, and no batch is left */
 	struct stk_err err;
 };
 
@@ -43,25 +44,16 @@ static int release(void *arg)
 	/* Errors of what goes on beside it are for the next call to find. */
 	if (!c->closed && stk__cuda_poll(c, NULL) == 0 && !c->owned)
 		stk__cuda_pump(c);
+	call->last = c->closed && !c->lent;
 	stk__nvtx_pop();
 	pthread_mutex_unlock(&c->lock);
 	return r;
 }
 
-/* The pipeline is closed and this was the last batch. */
-static bool is_over(struct stk_cuda *c)
-{
-	bool over;
-
-	pthread_mutex_lock(&c->lock);
-	over = c->closed && !c->lent;
-	pthread_mutex_unlock(&c->lock);
-	return over;
-}
-
 STK_PUBLIC int stk_cuda_release(struct stk_cuda_batch *batch, void *stream)
 {
 	struct use_call call = {.batch = batch};
+	struct stk__cuda_device *device;
 	struct stk_cuda *c;
 	int r;
 
@@ -71,8 +63,11 @@ STK_PUBLIC int stk_cuda_release(struct stk_cuda_batch *batch, void *stream)
 	if (!stk__cuda_usable(c))
 		return -ECHILD;
 	call.stream = stk__cuda_stream(c, stream);
-	r = stk__cuda_run(c->device, release, &call, &call.err);
-	if (is_over(c))
+	/* Another thread may release the last batch, and free all of it, before we are back. */
+	device = stk__cuda_device_ref(c->device);
+	r = stk__cuda_run(device, release, &call, &call.err);
+	stk__cuda_device_unref(device);
+	if (call.last)
 		stk__cuda_destroy(c);
 	return r;
 }

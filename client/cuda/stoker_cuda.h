@@ -9,13 +9,12 @@
  *
  * While a pipeline is open its client belongs to it: of the client only stk_client_info(),
  * stk_client_shapes() and stk_client_fd() may be called. Close the pipeline first, then the client.
- * stk_cuda_next(), _seek(), _state() and _close() take one thread at a time; everything else any
- * thread, also at the same time.
+ * stk_cuda_next(), _seek(), _state() and _close() take one thread at a time; the rest any thread,
+ * also at the same time.
  *
- * Streams are cudaStream_t; NULL is the device's legacy default stream (with STK_CUDA_PER_THREAD the
- * calling thread's), and cudaStreamLegacy and cudaStreamPerThread mean what they say. A stream must
- * belong to the pipeline's device. Do not call next, release or record while a graph is being
- * captured on the stream given.
+ * Streams are cudaStream_t; NULL is the device's legacy default stream (with STK_CUDA_PER_THREAD
+ * the calling thread's), cudaStreamLegacy and cudaStreamPerThread mean what they say. A stream must
+ * belong to the pipeline's device, and no graph may be captured on it meanwhile.
  *
  * Functions return 0 or a positive outcome (enum stk_outcome), or a negative errno; then
  * stk_cuda_error() has one sentence with CUDA's name for it and what was being done.
@@ -102,8 +101,8 @@ STK_PUBLIC struct stk_cuda *stk_cuda_close(struct stk_cuda *cuda);
  * @stream:     waits for the copy; work queued on it from now on sees the batch
  * @ret_batch:  yours until stk_cuda_release(); set only when 0 is returned
  *
- * Return: as stk_client_next(); -EBUSY: all device slots are held, release one; -EIO, -ENOMEM: CUDA
- * refused, the batch is not lost.
+ * Return: as stk_client_next(); -EBUSY: all device slots are held, release one; -EIO, -ENOMEM:
+ * CUDA refused, the batch is not lost.
  */
 STK_PUBLIC int stk_cuda_next(struct stk_cuda *cuda, int timeout_ms, void *stream,
 			     struct stk_cuda_batch **ret_batch);
@@ -111,8 +110,8 @@ STK_PUBLIC int stk_cuda_next(struct stk_cuda *cuda, int timeout_ms, void *stream
 /**
  * stk_cuda_record() - another stream uses the batch
  *
- * Makes @stream wait for the copy and keeps the memory until the work that is on it now is done. Call
- * it after the work was queued, or before it as well: each call counts.
+ * Makes @stream wait for the copy and keeps the memory until the work that is on it now is done.
+ * Call it before work is queued, for the first, and after it, for the second: each call counts.
  */
 STK_PUBLIC int stk_cuda_record(struct stk_cuda_batch *batch, void *stream);
 
@@ -121,8 +120,8 @@ STK_PUBLIC int stk_cuda_record(struct stk_cuda_batch *batch, void *stream);
  * @batch:  NULL is fine; not to be touched afterwards
  * @stream: its memory is used again after the work that is on this stream now
  *
- * Return: 0; a negative errno when the order could not be kept by event and the device was waited
- * for instead. The batch is released in every case.
+ * Return: 0; -EAGAIN: nothing was done, call it again; another negative errno: the order could not
+ * be kept by event, the device was waited for and the batch is released.
  */
 STK_PUBLIC int stk_cuda_release(struct stk_cuda_batch *batch, void *stream);
 
@@ -138,7 +137,7 @@ STK_PUBLIC int stk_cuda_batch_tensor(const struct stk_cuda_batch *batch, const c
 				     struct stk_tensor *ret);
 STK_PUBLIC int stk_cuda_batch_state(const struct stk_cuda_batch *batch, void *state, size_t room);
 
-/* As stk_client_state(): after the last batch that stk_cuda_next() returned, not those copied ahead. */
+/* As stk_client_state(): after the last batch that stk_cuda_next() returned. */
 STK_PUBLIC int stk_cuda_state(struct stk_cuda *cuda, void *state, size_t room);
 /* As stk_client_seek(); batches copied ahead are dropped. */
 STK_PUBLIC int stk_cuda_seek(struct stk_cuda *cuda, const void *state, size_t size);
@@ -156,7 +155,8 @@ STK_PUBLIC int stk_cuda_next_host(struct stk_cuda *cuda, int timeout_ms,
  * stk_cuda_release_host() - give a host batch back when streams are done with it
  * @streams: each is waited for, by event, up to the work that is on it now; n 0: nothing was copied
  *
- * Return: 0; negative errno: an event could not be recorded and the device was waited for.
+ * Return: 0; -ENOMEM, -EAGAIN: nothing was done, call it again; another negative errno: an event
+ * could not be recorded, the device was waited for and the batch is on its way back.
  */
 STK_PUBLIC int stk_cuda_release_host(struct stk_cuda *cuda, struct stk_batch *batch,
 				     void *const *streams, uint32_t n);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A strict stand-in for the CUDA runtime: the functions that libstoker-cuda uses, with threads for
- * streams, real order between streams and events, and contexts that come into being as CUDA 12 makes
- * them. What no correct program does ends the process with a sentence on standard error. "Device
- * memory" is host memory, so a test may look at it once a stream is synchronised.
+ * streams, real order between streams and events, and contexts that come into being as CUDA 12
+ * makes them. What no correct program does ends the process with a sentence on standard error.
+ * "Device memory" is host memory, so a test may look at it once a stream is synchronised.
  */
 #ifndef STANDIN_H
 #define STANDIN_H
@@ -16,7 +16,7 @@
 
 /* Calls of a function since the start or the last standin_reset(); "cudaMemcpyAsync". */
 STANDIN_PUBLIC uint64_t standin_calls(const char *name);
-/* Forgets counts and injected errors, sets two devices and no delay, drops contexts. All balanced before. */
+/* Once all is balanced: forgets counts, errors and contexts; two devices, no delay. */
 STANDIN_PUBLIC void standin_reset(void);
 /* From the nth call on (1: the next one) so many calls of a function fail with that code. */
 STANDIN_PUBLIC void standin_fail(const char *name, unsigned nth, unsigned times, int code);
