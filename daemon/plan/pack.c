@@ -219,35 +219,38 @@ static bool spread_over(struct stkd_packer *p, uint32_t nbins)
 	return true;
 }
 
-/* Spreads over the first number of rows that takes it all. */
-static bool spread_out(struct stkd_packer *p, enum stkd_spread spread, uint64_t rows, uint64_t wide)
+/* Best fit, then segments of rows that have others move out until there are so many rows. */
+static void best_fit_over(struct stkd_packer *p, uint32_t nbins)
 {
-	const uint64_t tries[] = {wide, spread == STKD_SPREAD_WIDE ? wide + 1 : wide, rows};
-	uint64_t last = 0;
+	best_fit(p);
+	for (size_t i = p->n; i-- > 0 && p->nbins < nbins;) {
+		uint32_t k = p->order[i];
 
-	for (size_t i = 0; i < STK_ARRAY_SIZE(tries); i++) {
-		/* Every row gets a segment. */
-		uint64_t n = STK_MIN(tries[i], (uint64_t)p->n);
-
-		if (n != last && spread_over(p, (uint32_t)n))
-			return true;
-		last = n;
+		if (p->bins[p->bin_of[k]].count == 1)
+			continue;
+		p->bins[p->bin_of[k]].count--;
+		p->bin_of[k] = p->nbins;
+		p->bins[p->nbins++].count = 1;
 	}
-	return false;
 }
 
 int stkd_packer_rows(struct stkd_packer *p, enum stkd_spread spread, uint64_t already,
 		     uint64_t multiple, uint32_t *ret_rows)
 {
-	uint64_t rows;
+	uint64_t rows, wide;
 
 	sort_window(p);
 	best_fit(p);
 	rows = p->nbins;
-	if (spread != STKD_SPREAD_NONE && rows &&
-	    !spread_out(p, spread, rows,
-			rows + (multiple - (already + rows) % multiple) % multiple))
-		best_fit(p);
+	if (spread != STKD_SPREAD_NONE && rows) {
+		/* Every row gets a segment. */
+		wide = rows + (multiple - (already + rows) % multiple) % multiple;
+		wide = STK_MIN(wide, (uint64_t)p->n);
+		if (!spread_over(p, (uint32_t)wide) &&
+		    (spread != STKD_SPREAD_WIDE || wide == p->n ||
+		     !spread_over(p, (uint32_t)wide + 1)))
+			best_fit_over(p, (uint32_t)wide);
+	}
 	*ret_rows = p->nbins;
 	return 0;
 }

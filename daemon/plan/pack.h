@@ -33,7 +33,7 @@ int stkd_packer_add(struct stkd_packer *packer, const struct stk_segment *segmen
  *            made by spreading wider. 1: no such wish.
  *
  * Best fit, longest first; ties go to the earlier arrival, and to the newest row. Spreading over
- * so many rows may fail by the limits; then the rows are those of best fit. Their number follows
+ * so many rows may fail by the limits; then the rows are those of best fit, taken apart. Their number follows
  * from the lengths alone, whatever their order.
  *
  * Return: 0 or -ENOMEM.
@@ -43,8 +43,8 @@ int stkd_packer_rows(struct stkd_packer *packer, enum stkd_spread spread, uint64
 
 /*
  * Appends the rows that were found, and begins the next window. Rows are in the order of their last
- * arrival and segments in that of theirs, so that pieces of a sample keep their order. Rows are
- * marked with @window and their number. Return: 0 or -ENOMEM, the window is as before.
+ * arrival and segments in that of theirs, so that pieces which fill rows of their own come before
+ * the last one of their sample. Rows are marked with @window and their number. Return: 0 or -ENOMEM, the window is as before.
  */
 int stkd_packer_take(struct stkd_packer *packer, uint64_t window, struct stkd_rows *to);
 

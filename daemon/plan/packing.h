@@ -35,13 +35,13 @@ int stkd_packing_row(struct stkd_plan *plan, const struct stkd_histogram *h, str
  * reason (an epoch without a step), -ENOMEM. */
 int stkd_packing_count(struct stkd_plan *plan, const struct stkd_histogram *h, struct stk_err *err);
 
-/* Flat packs are spread: an exchange between full ones could not make costs even. @fills: as many
- * rows as the last step needs, and none more. */
+/* Flat packs are spread: an exchange between full ones could not make costs even. @fills: over as
+ * many rows as the last step needs, and none more. */
 static inline enum stkd_spread stkd_packing_spread(const struct stk_spec *spec, bool fills)
 {
 	if (!spec->flat)
 		return STKD_SPREAD_NONE;
-	return spec->balance == STK_BALANCE_NONE || fills ? STKD_SPREAD : STKD_SPREAD_WIDE;
+	return fills ? STKD_SPREAD : STKD_SPREAD_WIDE;
 }
 
 void stkd_packing_limits(const struct stkd_plan *plan, struct stkd_pack_limits *ret);
