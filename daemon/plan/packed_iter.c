@@ -18,6 +18,7 @@ struct packed_iter {
 	const struct stkd_plan *plan;
 	uint64_t epoch, step; /* of the next step */
 	uint64_t global;      /* rows of a full step */
+	uint64_t unit;        /* rows that the last step has at least, where it can */
 	uint32_t parts;
 	struct stkd_source *source;
 	struct stkd_rows queue;
@@ -131,8 +132,8 @@ static int decide(struct packed_iter *iter, struct stkd_step *step, uint64_t *re
 		break;
 	default:
 		step->last_of_epoch = rows <= global;
-		if (rows > global && rows < global + iter->parts && global > iter->parts)
-			*ret_take = rows - iter->parts; /* what is left is a row for each part */
+		if (rows > global && rows < global + iter->unit && global >= 2 * iter->unit)
+			*ret_take = rows - iter->unit; /* lent to the last step */
 		else
 			*ret_take = STK_MIN(rows, global);
 		if (*ret_take < global)
@@ -186,12 +187,12 @@ static int next(struct stkd_iter *head, struct stkd_step *ret)
 {
 	struct packed_iter *iter = of(head);
 	struct stkd_step step = {.width = iter->plan->edges[0]};
+	/* Seen ahead, they tell which step is the last, and whether it needs rows of this one. */
+	uint64_t ahead = iter->plan->spec->tail == STK_TAIL_DROP ? iter->global : iter->unit;
 	int r = iter->step ? 0 : begin(iter, iter->epoch);
 
 	if (r == 0)
-		r = fill(iter,
-			 iter->global + (iter->plan->spec->tail == STK_TAIL_DROP ? iter->global
-										 : iter->parts));
+		r = fill(iter, iter->global + ahead);
 	if (r == 0)
 		r = next_rows(iter, &step);
 	if (r < 0)
@@ -302,6 +303,23 @@ static size_t cursor_of(const struct stkd_iter *head, uint8_t out[STK_SHM_CURSOR
 	return stkd_packed_cursor_encode(&cursor, out);
 }
 
+/*
+ * Windows and streams are the same in every world, and so are the places in them; but how the last
+ * window of flat packs is spread is not.
+ */
+static int adopt(struct stkd_iter *head, const struct stkd_iter *other, struct stk_err *err)
+{
+	const struct packed_iter *from = (const struct packed_iter *)other;
+	const struct stk_spec *spec = from->plan->spec;
+	uint8_t bytes[STK_SHM_CURSOR_MAX];
+
+	if (from->step && spec->flat && spec->tail == STK_TAIL_SHORT)
+		return stk_err_set(err, -EINVAL,
+				   "flat packs go on in another world only from the beginning of "
+				   "an epoch, or with tail: pad or drop");
+	return resume(head, bytes, cursor_of(other, bytes), err);
+}
+
 static void where(const struct stkd_iter *head, uint64_t *ret_epoch, uint64_t *ret_step)
 {
 	const struct packed_iter *iter = (const struct packed_iter *)head;
@@ -346,6 +364,7 @@ static int create(const struct stkd_plan *plan, struct stkd_iter **ret, struct s
 		iter->head.ops = &stkd_packed_ops;
 		iter->plan = plan;
 		iter->global = stkd_outline_global(&plan->outline, 0);
+		iter->unit = plan->outline.unit;
 		iter->parts = (uint32_t)plan->outline.parts;
 		r = make(iter, plan);
 	}
@@ -365,5 +384,6 @@ const struct stkd_iter_ops stkd_packed_ops = {
 	.next = next,
 	.seek = seek,
 	.cursor = cursor_of,
+	.adopt = adopt,
 	.where = where,
 };

@@ -8,6 +8,11 @@
 #include <errno.h>
 #include <inttypes.h>
 
+static bool is_endless(const struct stkd_plan *plan)
+{
+	return plan->mix.draws == UINT64_MAX;
+}
+
 /* Tokens of a segment in its row. */
 static uint64_t aligned(const struct stk_spec *spec, uint64_t length)
 {
@@ -21,6 +26,43 @@ void stkd_packing_limits(const struct stkd_plan *plan, struct stkd_pack_limits *
 		.align = plan->spec->align,
 		.segments_max = plan->spec->segments_max,
 	};
+}
+
+/* What the samples of one length become. */
+struct pieces {
+	uint64_t each;  /* pieces of one sample */
+	uint32_t whole; /* length of all but the last */
+	uint32_t last;
+};
+
+static struct pieces cut(const struct stk_spec *spec, uint32_t length, uint32_t row)
+{
+	uint32_t whole = stkd_packing_piece(spec) ? stkd_packing_piece(spec) : row;
+	struct pieces p = {.each = 1, .whole = whole, .last = length};
+
+	if (spec->group == STK_GROUP_PACK && length > whole) {
+		p.each = ((uint64_t)length + whole - 1) / whole;
+		p.last = length - (uint32_t)(p.each - 1) * whole;
+	}
+	return p;
+}
+
+/* A row of a stream may begin and end within a sample. */
+static uint32_t bound_segments(const struct stkd_plan *plan, const struct stkd_histogram *h)
+{
+	const struct stk_spec *spec = plan->spec;
+	uint64_t row = plan->edges[0], most;
+	uint32_t shortest = UINT32_MAX;
+
+	for (size_t i = 0; i < h->n; i++)
+		if (h->length[i])
+			shortest = STK_MIN(shortest, cut(spec, h->length[i], plan->edges[0]).last);
+	most = row / aligned(spec, (uint64_t)shortest + spec->separator);
+	if (spec->group == STK_GROUP_CONCAT)
+		most = STK_MIN(most + 2, row);
+	if (spec->segments_max)
+		most = STK_MIN(most, spec->segments_max);
+	return (uint32_t)STK_MAX(most, 1);
 }
 
 int stkd_packing_row(struct stkd_plan *plan, const struct stkd_histogram *h, struct stk_err *err)
@@ -44,35 +86,19 @@ int stkd_packing_row(struct stkd_plan *plan, const struct stkd_histogram *h, str
 				   "align: %" PRIu32 " does not divide the %" PRIu64
 				   " tokens of a row",
 				   spec->align, row);
+	if (is_endless(plan) && spec->group == STK_GROUP_PACK && !spec->window)
+		return stk_err_set(err, -EINVAL,
+				   "window: 0 packs a whole epoch, which never ends (stop: never)");
 	plan->edges[0] = (uint32_t)row;
 	plan->nclasses = 1;
+	plan->counts.row_segments = bound_segments(plan, h);
 	return 0;
-}
-
-/* What the samples of one length become. */
-struct pieces {
-	uint64_t each;  /* pieces of one sample */
-	uint32_t whole; /* length of all but the last */
-	uint32_t last;
-};
-
-static struct pieces cut(const struct stk_spec *spec, uint32_t length, uint32_t row)
-{
-	uint32_t whole = stkd_packing_piece(spec) ? stkd_packing_piece(spec) : row;
-	struct pieces p = {.each = 1, .whole = whole, .last = length};
-
-	if (spec->group == STK_GROUP_PACK && length > whole) {
-		p.each = ((uint64_t)length + whole - 1) / whole;
-		p.last = length - (uint32_t)(p.each - 1) * whole;
-	}
-	return p;
 }
 
 /* Sums over all samples of an epoch. */
 struct sums {
 	uint64_t tokens; /* separators included */
 	uint64_t need;   /* the same with alignment */
-	uint32_t shortest;
 };
 
 static bool add(uint64_t *sum, uint64_t n, uint64_t each)
@@ -88,7 +114,7 @@ static int sum_up(struct stkd_plan *plan, const struct stkd_histogram *h, struct
 	const struct stk_spec *spec = plan->spec;
 	struct stkd_plan_counts *counts = &plan->counts;
 
-	*ret = (struct sums){.shortest = UINT32_MAX};
+	*ret = (struct sums){0};
 	for (size_t i = 0; i < h->n; i++) {
 		uint64_t n = h->count[i], length = h->length[i] + (uint64_t)spec->separator;
 		struct pieces p = cut(spec, h->length[i], plan->edges[0]);
@@ -104,31 +130,27 @@ static int sum_up(struct stkd_plan *plan, const struct stkd_histogram *h, struct
 			return stk_err_set(err, -EINVAL,
 					   "lengths: more than 2^64 tokens in an epoch");
 		counts->split += p.each > 1 ? n : 0;
-		ret->shortest = STK_MIN(ret->shortest, p.last + spec->separator);
 	}
 	counts->real_tokens = ret->tokens;
 	return 0;
 }
 
-/* A row of a stream may begin and end within a sample. */
-static int bound_segments(struct stkd_plan *plan, const struct sums *sums, struct stk_err *err)
+/* Numbers of 32 bits count the segments of a batch. */
+static int check_segments(struct stkd_plan *plan, struct stk_err *err)
 {
-	const struct stk_spec *spec = plan->spec;
-	uint64_t row = plan->edges[0], most = row / aligned(spec, sums->shortest);
+	struct stkd_plan_counts *counts = &plan->counts;
+	uint32_t rows = plan->outline.rows[0];
 
-	if (spec->group == STK_GROUP_CONCAT)
-		most = STK_MIN(most + 2, row);
-	if (spec->segments_max)
-		most = STK_MIN(most, spec->segments_max);
-	most = STK_MAX(STK_MIN(most, plan->counts.segments), 1);
-	if (most * plan->outline.rows[0] > UINT32_MAX)
-		return stk_err_set(err, -EINVAL,
-				   "rows: %" PRIu32 " rows of up to %" PRIu64
-				   " segments are more than 4294967295 segments of a batch; "
-				   "segments_max limits those of a row",
-				   plan->outline.rows[0], most);
-	plan->counts.row_segments = (uint32_t)most;
-	return 0;
+	if (plan->mix.whole)
+		counts->row_segments =
+			(uint32_t)STK_MIN(counts->row_segments, STK_MAX(counts->segments, 1u));
+	if ((uint64_t)counts->row_segments * rows <= UINT32_MAX)
+		return 0;
+	return stk_err_set(err, -EINVAL,
+			   "rows: %" PRIu32 " rows of up to %" PRIu32
+			   " segments are more than 4294967295 segments of a batch; "
+			   "segments_max limits those of a row",
+			   rows, counts->row_segments);
 }
 
 static int add_pieces(struct stkd_packer *packer, const struct pieces *p)
@@ -181,16 +203,17 @@ static int count_rows(struct stkd_plan *plan, const struct stkd_histogram *h,
 	uint64_t tokens = sums->tokens - spec->overlap; /* each begins or goes on with one */
 
 	if (spec->group == STK_GROUP_CONCAT) {
-		counts->rows = spec->tail == STK_TAIL_DROP ? tokens / spec->max_length
-							   : divide_up(tokens, spec->max_length);
-		counts->rows_least = counts->rows;
+		counts->rows_least = spec->tail == STK_TAIL_DROP
+					     ? tokens / spec->max_length
+					     : divide_up(tokens, spec->max_length);
+		counts->rows = plan->mix.whole ? counts->rows_least : 0;
 		return 0;
 	}
 	counts->rows_least = divide_up(sums->need, plan->edges[0]);
 	if (spec->segments_max)
 		counts->rows_least = STK_MAX(counts->rows_least,
 					     divide_up(counts->segments, spec->segments_max));
-	if (spec->window && counts->samples > spec->window)
+	if (!plan->mix.whole || (spec->window && plan->mix.draws > spec->window))
 		return 0;
 	if (pack_all(plan, h) < 0)
 		return stk_err_set(err, -ENOMEM, "no memory to pack %" PRIu64 " samples",
@@ -209,8 +232,9 @@ static void count_steps(struct stkd_plan *plan)
 		counts->steps++;
 	if (plan->spec->tail == STK_TAIL_PAD)
 		counts->masked = rest ? global - rest : 0;
-	/* One row for each part: none can be lent. Packed rows are taken apart instead. */
-	else if (plan->spec->tail == STK_TAIL_SHORT && rest && rest < parts && global == parts)
+	/* None can be lent. Packed rows are taken apart instead. */
+	else if (plan->spec->tail == STK_TAIL_SHORT && rest && rest < parts &&
+		 (global < 2 * plan->outline.unit || rows < global))
 		counts->masked = plan->spec->group == STK_GROUP_CONCAT ? parts - rest : 0;
 	if (plan->spec->tail == STK_TAIL_DROP)
 		rows -= rest;
@@ -272,10 +296,10 @@ int stkd_packing_count(struct stkd_plan *plan, const struct stkd_histogram *h, s
 				   "lengths: %" PRIu64 " tokens in rows of %" PRIu32
 				   " are more than 2^64",
 				   sums.tokens, plan->edges[0]);
-	r = bound_segments(plan, &sums, err);
+	r = check_segments(plan, err);
 	if (r == 0)
 		r = count_rows(plan, h, &sums, err);
-	if (r == 0)
+	if (r == 0 && !is_endless(plan))
 		r = check_steps(plan, err);
 	if (r == 0 && plan->counts.rows)
 		count_steps(plan);
