@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ANSWER_MS 2000
 
@@ -25,18 +26,29 @@ static bool is_text(const json_t *object, const char *name, const char *text)
 	return s && !strcmp(s, text);
 }
 
-/* The queue of this client's rank, borrowed, or NULL. */
+static bool has_our_seat(const json_t *queue)
+{
+	const json_t *seats = json_object_get(queue, "seats"), *seat;
+	size_t i;
+
+	json_array_foreach (seats, i, seat)
+		if (number(seat, "pid") == getpid())
+			return true;
+	return false;
+}
+
+/* The queue of this client's rank, borrowed, or NULL. One job name may stand for several streams. */
 static const json_t *find_queue(const struct stk_client *c, const json_t *reply)
 {
-	const json_t *queues = json_object_get(reply, "queues"), *queue;
+	const json_t *queues = json_object_get(reply, "queues"), *queue, *found = NULL;
 	size_t i;
 
 	json_array_foreach (queues, i, queue)
 		if (is_text(queue, "job", c->request.job) &&
-		    is_text(queue, "stream", c->schema->stream) &&
-		    number(queue, "rank") == (json_int_t)c->request.rank)
-			return queue;
-	return NULL;
+		    number(queue, "rank") == (json_int_t)c->request.rank &&
+		    (!found || has_our_seat(queue)))
+			found = queue;
+	return found;
 }
 
 /* Whoever of the seats holds the most. */

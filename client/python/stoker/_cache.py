@@ -12,8 +12,7 @@ SIZES = {"": 1, "B": 1, "kB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "G
 # numpy's kind and size, and torch's names, as stream keys say it
 DTYPES = {"bool": "bool", "uint8": "u8", "int8": "i8", "uint16": "u16", "int16": "i16", "uint32": "u32",
           "int32": "i32", "uint64": "u64", "int64": "i64", "float16": "f16", "bfloat16": "bf16",
-          "float32": "f32", "float64": "f64", "float8_e4m3fn": "f8_e4m3", "float8_e5m2": "f8_e5m2",
-          "complex64": "c64"}
+          "float32": "f32", "float64": "f64"}
 
 
 def _bytes_of(size):
@@ -31,9 +30,9 @@ def _array(name, value):
     if hasattr(value, "detach"):  # torch
         value = value.detach().cpu().contiguous()
         dtype = str(value.dtype).replace("torch.", "")
-        if dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        if dtype == "bfloat16":
             import torch
-            value = value.view(torch.int16 if dtype == "bfloat16" else torch.uint8)
+            value = value.view(torch.int16)
         array = value.numpy()
     else:
         array = numpy.asarray(value)
@@ -73,6 +72,11 @@ class _Columns:
             value = value.encode()
         if isinstance(value, (bytes, bytearray)):
             return numpy.frombuffer(value, numpy.uint8), "u8"
+        if not hasattr(value, "detach"):
+            try:
+                value = value if isinstance(value, (list, tuple)) and not len(value) else numpy.asarray(value)
+            except ValueError as e:
+                raise SpecError(f"field {name!r}: no array of one shape: {e}") from None
         if dtype is not None and not hasattr(value, "detach"):
             value = _cast(name, numpy.asarray(value), dtype)
         elif isinstance(value, (list, tuple)) and not len(value):
@@ -80,6 +84,8 @@ class _Columns:
         return _array(name, value)
 
     def row(self, sample, number):
+        if not isinstance(sample, dict):
+            raise SpecError(f"sample {number}: {type(sample).__name__} is no dict of arrays")
         if sample.keys() != set(self.names):
             raise SpecError(f"sample {number}: fields {', '.join(sample)}; the first one has {', '.join(self.names)}")
         row = []

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loader: epochs, state, errors, waiting, figures."""
+import json
+import os
+import struct
+import subprocess
+import threading
+import time
+import warnings
+
+import common
+import harness
+import stoker
+from common import LoaderCase, ids, needs_torch
+
+
+class Epochs(LoaderCase):
+    def test_each_epoch_holds_every_sample_once_in_another_order(self):
+        l = self.loader(as_="dlpack")
+        first, second = [[i for b in l for i in ids(b)] for _ in range(2)]
+        self.assertEqual(sorted(first), list(range(200)))
+        self.assertEqual(sorted(second), list(range(200)))
+        self.assertNotEqual(first, second)
+
+    def test_its_length_is_the_number_of_batches_of_an_epoch(self):
+        l = self.loader(as_="dlpack")
+        self.assertEqual(len(l), sum(1 for _ in l))
+        self.assertEqual(l.total_steps(3), 3 * len(l))
+
+    def test_micro_batches_count_in_the_length_and_not_in_the_steps(self):
+        l = self.loader(as_="dlpack", accumulate=2)
+        batches = [(b.step, b.micro, b.last_micro) for b in l]
+        self.assertEqual(len(l), len(batches))
+        self.assertEqual(l.total_steps(1), batches[-1][0] + 1)
+        self.assertEqual(batches[:2], [(0, 0, False), (0, 1, True)])
+
+    def test_after_a_break_iter_goes_on_with_the_next_step(self):
+        l = self.loader(as_="dlpack")
+        seen = []
+        for _ in range(1000):
+            for b in l:
+                seen += ids(b)
+                if len(seen) % 12 == 0:
+                    break
+            else:
+                break
+        self.assertEqual(sorted(seen), list(range(200)))
+        self.assertEqual(l.epoch, 1)
+
+    def test_epoch_and_step_say_what_comes_next(self):
+        l = self.loader(as_="dlpack")
+        self.assertEqual((l.epoch, l.step), (0, 0))
+        it = iter(l)
+        b = next(it)
+        self.assertEqual((l.epoch, l.step), (0, 1))
+        for b in it:
+            pass
+        self.assertEqual((b.epoch, b.step), (0, len(l) - 1))
+        self.assertEqual((l.epoch, l.step), (1, 0))
+
+    def test_the_stream_ends_after_the_epochs_asked_for(self):
+        l = self.loader(as_="dlpack", epochs=2)
+        counts = [sum(1 for _ in l) for _ in range(4)]
+        self.assertEqual(counts, [len(l), len(l), 0, 0])
+
+    def test_an_eval_loader_gives_everything_once_in_order_at_each_iter(self):
+        l = stoker.eval_loader(self.data, daemon="system", socket=self.d.socket, rows=8, as_="dlpack", group="fixed",
+                               prefetch=4)
+        self.addCleanup(l.close)
+        for _ in range(2):
+            self.assertEqual([i for b in l for i in ids(b)], list(range(200)))
+        next(iter(l))
+        self.assertEqual([i for b in l for i in ids(b)], list(range(200)), "after a break too")
+
+
+class State(LoaderCase):
+    def rest(self, l):
+        """Ids to the end of the next epoch but one."""
+        out = []
+        for _ in range(2):
+            out += [ids(b) for b in l]
+        return out
+
+    def take(self, l, n):
+        it = iter(l)
+        return [next(it) for _ in range(n)]  # no more than there are slots
+
+    def test_a_state_continues_exactly_in_another_loader(self):
+        l = self.loader(as_="dlpack")
+        for _, b in zip(range(7), l):
+            del b
+        state = json.loads(json.dumps(l.state_dict()))
+        want = self.rest(l)
+        l.close()
+        again = self.loader(as_="dlpack", job="again")
+        again.load_state_dict(state)
+        self.assertEqual((again.epoch, again.step), (0, 7))
+        self.assertEqual(self.rest(again), want)
+        third = self.loader(as_="dlpack", job="third", state=state)
+        self.assertEqual(self.rest(third), want)
+
+    def test_loading_in_the_middle_goes_back_exactly(self):
+        l = self.loader(as_="dlpack")
+        start = l.state_dict()
+        all_ = [ids(b) for b in self.take(l, 3)]
+        l.load_state_dict(start)
+        self.assertEqual([ids(b) for b in self.take(l, 3)], all_)
+
+    def test_the_state_at_an_epochs_end_begins_the_next_epoch(self):
+        l = self.loader(as_="dlpack")
+        it = iter(l)
+        for _ in range(len(l)):
+            next(it)
+        before = l.state_dict()
+        self.assertIsNone(next(it, None))
+        after = l.state_dict()
+        self.assertEqual(before, after)
+        self.assertEqual((after["epoch"], after["step"]), (1, 0))
+        want = [ids(b) for b in l]
+        for job, state in ("b", before), ("a", after):
+            again = self.loader(as_="dlpack", job=job, state=state)
+            self.assertEqual([ids(b) for b in again], want)
+            self.assertEqual(again.epoch, 2)
+
+    def test_a_state_after_a_batch_needs_no_order_of_fetching(self):
+        l = self.loader(as_="dlpack")
+        b1, b2, b3 = self.take(l, 3)
+        state = l.state_dict(after=b2)
+        self.assertEqual(state["step"], 2)
+        again = self.loader(as_="dlpack", job="again", state=state)
+        self.assertEqual(ids(self.take(again, 1)[0]), ids(b3))
+
+    def test_a_consumer_that_fetches_ahead_says_so_and_gets_the_state_behind(self):
+        l = self.loader(as_="dlpack", lookahead=1)
+        it, states = iter(l), [l.state_dict()]
+        batches = []
+        for b in it:
+            batches.append(ids(b))
+            states.append(l.state_dict())
+        # After fetching n batches n - 1 are trained.
+        again = self.loader(as_="dlpack", job="again", state=states[5])
+        self.assertEqual(ids(self.take(again, 1)[0]), batches[4])
+        self.assertEqual(l.state_dict()["epoch"], 1, "at the end all are trained")
+        end = self.loader(as_="dlpack", job="end", state=l.state_dict())
+        self.assertEqual([ids(b) for b in end], [ids(b) for b in l])
+
+    def test_a_state_of_another_spec_is_refused(self):
+        state = self.loader(as_="dlpack").state_dict()
+        with self.assertRaises(stoker.SpecError) as e:
+            self.loader(as_="dlpack", job="other", state=state, multiple_of=16)
+        self.assertIn("spec", str(e.exception))
+
+    def test_what_is_no_state_is_refused(self):
+        l = self.loader(as_="dlpack")
+        for bad in {}, {"version": 2}, {"version": 1, "epoch": 0, "step": 0, "state": "xyz"}, 17:
+            with self.assertRaises(stoker.SpecError):
+                l.load_state_dict(bad)
+        with self.assertRaises(TypeError):
+            l.state_dict(after={"input_ids": 1})
+
+    def test_a_killed_daemon_comes_back_and_nothing_is_lost_or_repeated(self):
+        l = self.loader(as_="dlpack", epochs=1, reconnect=20)
+        it = iter(l)
+        seen = [i for _ in range(9) for i in ids(next(it))]
+        kept = next(it)
+        seen += ids(kept)
+        self.d.kill()
+        self.d.start()
+        seen += [i for b in it for i in ids(b)]
+        self.assertEqual(sorted(seen), list(range(200)))
+        self.assertEqual(ids(kept), seen[36:40], "a batch of before is still readable")
+
+    def test_without_reconnect_a_lost_daemon_is_disconnected(self):
+        l = self.loader(as_="dlpack", reconnect=0)
+        it = iter(l)
+        next(it)
+        self.d.kill()
+        with self.assertRaises(stoker.Disconnected) as e:
+            for _ in range(100):
+                next(it)
+        self.assertIn(self.d.socket, str(e.exception))
+        self.assertIsInstance(e.exception, ConnectionError)
+
+
+class Errors(LoaderCase):
+    def test_names_of_other_loaders_are_answered_with_the_right_one(self):
+        for name, hint in ("batch_size", "rows"), ("shuffle", "order"), ("drop_last", "tail"), ("bukets", "buckets"):
+            with self.assertRaises(stoker.SpecError) as e:
+                self.loader(**{name: 1})
+            self.assertIn(hint, str(e.exception))
+            self.assertIn(name, str(e.exception))
+
+    def test_a_damaged_shard_says_what_the_command_line_says(self):
+        path = os.path.join(self.data, "part-000.safetensors")
+        with open(path, "r+b") as f:
+            f.write(struct.pack("<Q", 1 << 40))
+        stderr = subprocess.run([harness.need("stoker"), "inspect", path], capture_output=True, text=True).stderr
+        with self.assertRaises(stoker.DataError) as e:
+            self.loader()
+        self.assertIn(path, str(e.exception))
+        sentence = stderr.strip().split(": ", 1)[1]
+        self.assertIn(sentence, str(e.exception))
+
+    def test_no_shards_are_not_found(self):
+        with self.assertRaises(FileNotFoundError) as e:
+            self.loader(data=self.path("nothing-here"))
+        self.assertIn("nothing-here", str(e.exception))
+
+    def test_no_daemon_is_disconnected(self):
+        with self.assertRaises(stoker.Disconnected) as e:
+            stoker.Loader("some-stream", socket=self.path("no.sock"))
+        self.assertIn("no.sock", str(e.exception))
+
+    def test_a_second_consumer_of_a_seat_is_refused_by_name(self):
+        l = self.loader()
+        with self.assertRaises(stoker.JobError) as e:
+            self.loader()
+        self.assertIn("pid %d" % os.getpid(), str(e.exception))
+        next(iter(l))
+
+    def test_a_seat_that_was_given_up_is_free_at_once(self):
+        for _ in range(20):
+            next(iter(self.loader()))
+            self._cleanups.pop()[0]()  # close now
+
+    def test_a_closed_loader_says_so(self):
+        with self.loader() as l:
+            it = iter(l)
+        for call in l.__iter__, l.state_dict, l.shapes, lambda: next(it):
+            with self.assertRaises(stoker.Error) as e:
+                call()
+            self.assertIn("closed", str(e.exception))
+        l.close()
+
+    def test_options_out_of_range_are_refused(self):
+        for options in {"daemon": "mine"}, {"as_": "tensorflow"}, {"timeout": 0}, {"rank": 1}, \
+                {"rank": 2, "world_size": 2}, {"rank": 0, "world_size": 1, "replica": 3, "replicas": 2}, \
+                {"rows": object()}:
+            with self.assertRaises(stoker.SpecError, msg=options):
+                stoker.Loader(self.data, **options)
+
+
+class Waiting(LoaderCase):
+    def test_who_holds_every_slot_is_warned_and_then_refused(self):
+        l = self.loader(as_="dlpack", timeout=1.5)
+        it, kept = iter(l), []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with self.assertRaises(TimeoutError) as e:
+                for b in it:
+                    kept.append(b)
+        self.assertEqual([w.category for w in caught], [stoker.SlotsHeldWarning])
+        self.assertIn("%d of %d slots" % (len(kept), len(kept)), str(caught[0].message))
+        self.assertIn("trainer: all %d slots" % len(kept), str(e.exception))
+        self.assertIn(str(os.getpid()), str(e.exception))
+        kept.clear()
+        del b
+        next(it)  # and it goes on
+
+    def test_a_cycle_that_holds_the_slots_is_collected_instead(self):
+        l = self.loader(as_="dlpack", timeout=5)
+        it = iter(l)
+        for _ in range(8):
+            cycle = [next(it)]
+            cycle.append(cycle)
+            del cycle
+
+    def test_seats_that_are_missing_are_named(self):
+        l = self.loader(as_="dlpack", rank=0, world_size=1, replica=0, replicas=2, timeout=0.3)
+        with self.assertRaises(stoker.Timeout) as e:
+            next(iter(l))
+        self.assertIn("ring: 1 of 2 seats", str(e.exception))
+
+    def test_other_threads_run_while_one_waits(self):
+        l = self.loader(as_="dlpack", rank=0, world_size=1, replica=0, replicas=2, timeout=1)
+        turns = []
+
+        def count():
+            while not turns or turns[-1] is not None:
+                turns.append(time.monotonic())
+                time.sleep(0.01)
+        t = threading.Thread(target=count)
+        t.start()
+        with self.assertRaises(stoker.Timeout):
+            next(iter(l))
+        turns.append(None)
+        t.join()
+        self.assertGreater(len(turns), 20)
+
+    def test_stats_are_a_flat_dict_of_floats(self):
+        l = self.loader(as_="dlpack")
+        sum(1 for _ in l)
+        stats = l.stats()
+        self.assertEqual({type(v) for v in stats.values()}, {float})
+        self.assertEqual(stats["samples"], 200)
+        self.assertEqual(stats["real_tokens"], sum(map(len, self.samples)))
+
+
+class Shapes(LoaderCase):
+    def test_no_batch_has_another_shape_than_those_announced(self):
+        l = self.loader(as_="dlpack")
+        shapes = l.shapes()
+        for b in l:
+            s = shapes[b.shape_class]
+            self.assertEqual(b["input_ids"].shape, (b.rows, b.width))
+            self.assertLessEqual(b.rows, s.rows)
+            self.assertTrue(s.width_min <= b.width <= s.width_max)
+            self.assertEqual(b.width % s.width_multiple, 0)
+
+    @needs_torch
+    def test_examples_are_one_of_each_shape_largest_first_and_consume_nothing(self):
+        l = self.loader(as_="torch")
+        examples = list(l.examples())
+        sizes = [e["input_ids"].numel() for e in examples]
+        self.assertEqual(len(examples), len(l.shapes()))
+        self.assertEqual(sizes, sorted(sizes, reverse=True))
+        first = next(iter(l))
+        self.assertEqual((first.epoch, first.step), (0, 0))
+        for name, tensor in first.items():
+            self.assertEqual(examples[0][name].dtype, tensor.dtype)
+        self.assertEqual(examples[0]["attention_mask"].min(), 1)
+
+    def test_examples_of_numpy_are_arrays(self):
+        import numpy
+        l = self.loader(as_="numpy")
+        for e in l.examples():
+            self.assertIsInstance(e["input_ids"], numpy.ndarray)
+            self.assertTrue(e["attention_mask"].all())
+
+
+if __name__ == "__main__":
+    common.main()
