@@ -9,6 +9,7 @@
 
 #include "proto/dtype.h"
 #include "proto/keys.h"
+#include "proto/spec_ops.h"
 #include "proto/state.h"
 
 #define STK_SPEC_EDGES_MAX  256
@@ -46,6 +47,7 @@ enum stk_make {
 	STK_MAKE_CU_SEQLENS,        /* [segments + 1] sums of the segments' lengths, from 0 */
 	STK_MAKE_CU_SEQLENS_PADDED, /* [segments + 1] where they begin among the batch's tokens */
 	STK_MAKE_MAX_SEQLEN,        /* [1] length of the longest segment */
+	STK_MAKE_RANDOM_KEY,        /* [rows] a number drawn from seed, epoch and sample id */
 };
 /* Where position ids begin again. */
 enum stk_positions {
@@ -76,6 +78,7 @@ struct stk_spec_field {
 	bool separator_set;
 	int64_t separator; /* copy: value behind each sample under separator: true; unset: pad */
 	bool shift;        /* copy: each token is the next one of its sample, pad behind the last */
+	struct stk_spec_ops ops; /* copy */
 };
 
 /* A batch of n rows as wide as `edge` costs n * (a * edge + b * edge^2), at most budget. */

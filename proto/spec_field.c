@@ -13,9 +13,14 @@
 #include <string.h>
 
 static const char *const make_names[] = {
-	"copy",         "mask",       "lengths",           "sample_ids", "segment_ids",
-	"position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen", NULL};
+	"copy",        "mask",         "lengths",    "sample_ids",
+	"segment_ids", "position_ids", "cu_seqlens", "cu_seqlens_padded",
+	"max_seqlen",  "random_key",   NULL};
 static const char *const side_names[] = {"right", "left", NULL};
+static const char *const channel_names[] = {"last", "first", NULL};
+static const char *const range_names[] = {"refuse", "error", "saturate", "wrap", NULL};
+static const char *const crop_names[] = {"centre", "random", NULL};
+static const char *const flip_names[] = {"none", "random", NULL};
 static const char *const positions_names[] = {"restart", "sample", "row", NULL};
 
 #define DTYPES                                                                                     \
@@ -147,7 +152,7 @@ static const struct stk_key field_keys[] = {
 	 "what it holds: a stored field, 1 for real tokens and 0 for padding, the real lengths, "
 	 "the sample ids; of packed rows: 1, 2, ... for their segments and 0 for padding, "
 	 "positions, sums of lengths (padding left out, or counted with the segment before it), "
-	 "the longest segment",
+	 "the longest segment; a number drawn from seed, epoch and sample id",
 	 NULL, NULL},
 	{"dtype", STK_KEY_CUSTOM, FIELD(dtype), NULL, 0, 0, NULL, NULL, STK_KEY_DIGEST,
 	 "element type, one of " DTYPES
@@ -172,20 +177,70 @@ static const struct stk_key field_keys[] = {
 	 parse_separator, separator_to_json},
 	{"shift", STK_KEY_BOOL, FIELD(shift), "false", 0, 0, NULL, NULL,
 	 STK_KEY_DIGEST | STK_KEY_LATER,
-	 "labels of packed rows (copy): each place holds the next token of its sample, and the "
-	 "last place pad, so that none crosses into another sample",
+	 "labels (copy): each place holds the next token of its sample, and the last place pad, so "
+	 "that none crosses into another sample",
 	 NULL, NULL},
+	{"scale", STK_KEY_CUSTOM, FIELD(ops.scale), NULL, 0, 0, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "each value times this (copy), a number, or a list with one for each channel; before bias",
+	 stk__ops_parse_scale, stk__ops_scale_to_json},
+	{"bias", STK_KEY_CUSTOM, FIELD(ops.bias), NULL, 0, 0, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "each value plus this (copy), a number, or a list with one for each channel",
+	 stk__ops_parse_bias, stk__ops_bias_to_json},
+	{"channel", STK_KEY_ENUM, FIELD(ops.channel), "last", 0, 0, channel_names, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "dimension of the stored sample, or of a stored element, that lists of scale and bias are "
+	 "of",
+	 NULL, NULL},
+	{"clamp", STK_KEY_CUSTOM, FIELD(ops.clamp), NULL, 0, 0, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "smallest and largest value (copy), such as [0, 1]; after scale and bias",
+	 stk__ops_parse_clamp, stk__ops_clamp_to_json},
+	{"modulo", STK_KEY_U64, FIELD(ops.modulo), "0", 0, INT64_MAX, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "whole numbers become their rest by this, from 0 on (copy); 0: not", NULL, NULL},
+	{"range", STK_KEY_ENUM, FIELD(ops.range), "refuse", 0, 0, range_names, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "what a cast does that may lose range (copy): is refused (from one float to another it "
+	 "becomes infinite); a value out of range makes a bad sample, or becomes the nearest one, "
+	 "or keeps the bits that fit",
+	 NULL, NULL},
+	{"where", STK_KEY_STRING, FIELD(ops.where), NULL, 1, STK_SPEC_NAME_MAX, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "stored field of the same lengths (copy); values become pad where it is 0", NULL, NULL},
+	{"crop", STK_KEY_CUSTOM, FIELD(ops.crop), NULL, 0, 0, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "height and width of what is cut out of each image, the first two dimensions of a sample "
+	 "(copy)",
+	 stk__ops_parse_crop, stk__ops_crop_to_json},
+	{"crop_at", STK_KEY_ENUM, FIELD(ops.crop_at), "centre", 0, 0, crop_names, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "where it is cut out; random: by seed, epoch and sample id alone, alike for all fields of "
+	 "the same size",
+	 NULL, NULL},
+	{"flip", STK_KEY_ENUM, FIELD(ops.flip), "none", 0, 0, flip_names, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "random: every other image is mirrored, left to right (copy); by seed, epoch and sample "
+	 "id alone, alike for all fields",
+	 NULL, NULL},
+	{"transpose", STK_KEY_CUSTOM, FIELD(ops.transpose), NULL, 0, 0, NULL, NULL,
+	 STK_KEY_DIGEST | STK_KEY_LATER,
+	 "order in which the axes of a sample lie in the batch (copy), such as [2, 0, 1] for HWC "
+	 "to CHW",
+	 stk__ops_parse_transpose, stk__ops_transpose_to_json},
 };
 static_assert(sizeof(enum stk_make) == sizeof(int) && sizeof(enum stk_side) == sizeof(int) &&
 		      sizeof(enum stk_positions) == sizeof(int),
 	      "STK_KEY_ENUM stores an int");
 
 static const struct stk_key_hint field_hints[] = {
-	{"pad_value", "use pad"},     {"padding_value", "use pad"},
-	{"pad_token_id", "use pad"},  {"label_pad_token_id", "use pad"},
-	{"padding_side", "use side"}, {"pad_side", "use side"},
-	{"source", "use from"},       {"type", "use dtype"},
-	{"kind", "use make"},
+	{"pad_value", "use pad"},      {"padding_value", "use pad"},
+	{"pad_token_id", "use pad"},   {"label_pad_token_id", "use pad"},
+	{"padding_side", "use side"},  {"pad_side", "use side"},
+	{"source", "use from"},        {"type", "use dtype"},
+	{"kind", "use make"},          {"mean", "use bias: -mean / std"},
+	{"std", "use scale: 1 / std"}, {"normalize", "use scale and bias"},
 };
 
 const struct stk_key_table stk_spec_field_table = {
@@ -200,6 +255,7 @@ static void field_deinit(struct stk_spec_field *field)
 {
 	free(field->name);
 	free(field->from);
+	free(field->ops.where);
 }
 
 void stk__spec_fields_free(struct stk_spec *spec)
@@ -233,6 +289,7 @@ static int check_made_dtype(const struct stk_spec_field *field, const struct stk
 		[STK_MAKE_CU_SEQLENS] = 1u << STK_DTYPE_I32,
 		[STK_MAKE_CU_SEQLENS_PADDED] = 1u << STK_DTYPE_I32,
 		[STK_MAKE_MAX_SEQLEN] = 1u << STK_DTYPE_I32,
+		[STK_MAKE_RANDOM_KEY] = 1u << STK_DTYPE_I64 | 1u << STK_DTYPE_U64,
 	};
 	static const char *const allowed[] = {
 		[STK_MAKE_MASK] = "bool, u8, i32 or i64",
@@ -243,6 +300,7 @@ static int check_made_dtype(const struct stk_spec_field *field, const struct stk
 		[STK_MAKE_CU_SEQLENS] = "i32",
 		[STK_MAKE_CU_SEQLENS_PADDED] = "i32",
 		[STK_MAKE_MAX_SEQLEN] = "i32",
+		[STK_MAKE_RANDOM_KEY] = "i64 or u64",
 	};
 
 	if (field->make == STK_MAKE_COPY || field->dtype == STK_DTYPE_NONE ||
@@ -317,6 +375,7 @@ static int check_kind(const struct stk_spec_field *field, const struct stk_tree 
 		      struct stk_err *err)
 {
 	bool copy = field->make == STK_MAKE_COPY, positions = field->make == STK_MAKE_POSITION_IDS;
+	const char *op = stk_spec_ops_given(&field->ops);
 	const struct {
 		const char *key, *kind;
 		bool wrong;
@@ -327,6 +386,7 @@ static int check_kind(const struct stk_spec_field *field, const struct stk_tree 
 		 field->positions != STK_POSITIONS_RESTART && !positions},
 		{"start", "position_ids", field->start && !positions},
 		{"from", "copy, mask and lengths", field->from && field->make > STK_MAKE_LENGTHS},
+		{op ? op : "scale", "copy", op && !copy},
 	};
 
 	for (size_t i = 0; i < STK_ARRAY_SIZE(rules); i++)

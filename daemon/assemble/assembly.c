@@ -9,11 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/assemble/run.h"
+#include "daemon/assemble/transform.h"
 #include "daemon/shard/guard.h"
 
 /* A row as the writers see it; a masked one has no extents. */
 struct row {
+	const struct stkd_run *run;
 	uint32_t index;
 	uint64_t sample;                   /* STKD_NO_SAMPLE: masked */
 	uint32_t length;                   /* of the length field, cut; 0: masked */
@@ -31,6 +32,7 @@ int stkd_assembly_new(const struct stk_spec *spec, const struct stkd_dataset *da
 		return stk_err_set(err, -ENOMEM, "fields of a batch: no memory");
 	assembly->dataset = dataset;
 	assembly->max_length = max_length ? max_length : UINT32_MAX;
+	assembly->seed = spec->seed;
 	r = stkd_fields_compile(assembly, spec, err);
 	if (r < 0)
 		return r;
@@ -42,8 +44,10 @@ struct stkd_assembly *stkd_assembly_free(struct stkd_assembly *assembly)
 {
 	if (!assembly)
 		return NULL;
-	for (uint32_t i = 0; i < assembly->nops; i++)
+	for (uint32_t i = 0; i < assembly->nops; i++) {
 		free(assembly->ops[i].name);
+		free(assembly->ops[i].transform);
+	}
 	free(assembly);
 	return NULL;
 }
@@ -68,48 +72,33 @@ static uint32_t elements(const struct stkd_op *op, uint32_t width, const struct 
 	return (uint32_t)STK_MIN(n, width);
 }
 
-static void write_elements(const struct stkd_op *op, uint8_t *dst, uint32_t n, const void *src)
-{
-	if (!n || !op->size)
-		return;
-	if (op->copy)
-		op->copy(dst, src, n * op->inner_count);
-	else
-		op->fill(dst, 1, n); /* of a mask */
-}
-
 /* A row in ascending order: stores that step back cost a quarter of the bandwidth. */
-static void write_padded(const struct stkd_op *op, uint8_t *dst, uint32_t width, uint32_t n,
-			 const void *src)
-{
-	uint64_t pad = width - n;
-
-	if (op->left) {
-		op->fill(dst, op->pad, pad * op->inner_count);
-		write_elements(op, dst + pad * op->size, n, src);
-	} else {
-		write_elements(op, dst, n, src);
-		op->fill(dst + n * op->size, op->pad, pad * op->inner_count);
-	}
-}
-
 static void write_copy(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
 		       const struct row *row)
 {
 	uint32_t width = op->ragged ? field->lead[1] : 1;
 	uint32_t n = op->ragged ? elements(op, width, row) : row->extents != NULL;
-	const void *src = row->extents ? row->extents[op->column].data : NULL;
+	uint32_t before = op->left ? width - n : 0, skipped = op->shift && n;
+	uint8_t *dst = slot + field->offset + row->index * (width * op->size);
 
-	write_padded(op, slot + field->offset + row->index * (width * op->size), width, n, src);
+	n -= skipped;
+	op->fill(dst, op->pad, before * op->inner_count);
+	dst += before * op->size;
+	if (n)
+		stkd_run_values(row->run, op, dst, row->extents, skipped, n, row->sample);
+	op->fill(dst + n * op->size, op->pad, (width - before - n) * op->inner_count);
 }
 
 static void write_mask(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
 		       const struct row *row)
 {
-	uint32_t width = field->lead[1];
+	uint32_t width = field->lead[1], n = elements(op, width, row);
+	uint32_t before = op->left ? width - n : 0;
+	uint8_t *dst = slot + field->offset + row->index * (width * op->size);
 
-	write_padded(op, slot + field->offset + row->index * (width * op->size), width,
-		     elements(op, width, row), NULL);
+	op->fill(dst, 0, before);
+	op->fill(dst + before * op->size, 1, n);
+	op->fill(dst + (before + n) * op->size, 0, width - before - n);
 }
 
 static void write_length(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
@@ -128,6 +117,15 @@ static void write_sample_id(const struct stkd_op *op, const struct stk_shm_field
 	op->fill(slot + field->offset + row->index * op->size, row->sample, 1);
 }
 
+static void write_random_key(const struct stkd_op *op, const struct stk_shm_field *field,
+			     uint8_t *slot, const struct row *row)
+{
+	bool masked = row->sample == STKD_NO_SAMPLE;
+
+	op->fill(slot + field->offset + row->index * op->size,
+		 masked ? 0 : stkd_run_key(row->run, row->sample), 1);
+}
+
 typedef void (*write_fn)(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
 			 const struct row *row);
 
@@ -136,6 +134,7 @@ static const write_fn writers[] = {
 	[STK_MAKE_MASK] = write_mask,
 	[STK_MAKE_LENGTHS] = write_length,
 	[STK_MAKE_SAMPLE_IDS] = write_sample_id,
+	[STK_MAKE_RANDOM_KEY] = write_random_key,
 };
 
 static void write_row(const struct stkd_run *run, const struct row *row)
@@ -194,11 +193,26 @@ int stkd_run_check_extent(const struct stkd_run *run, uint64_t sample, uint32_t 
 	return 0;
 }
 
+int stkd_run_refuse_value(const struct stkd_run *run, uint64_t sample)
+{
+	const struct stkd_dataset *dataset = run->assembly->dataset;
+	const struct stkd_op *op = *run->bad;
+	uint64_t row;
+	size_t shard;
+
+	stkd_dataset_locate(dataset, sample, &shard, &row);
+	return stk_err_set(run->err, -EBADMSG,
+			   "%s: sample %" PRIu64 " (row %" PRIu64
+			   "): field \"%s\": a value of stored %s does not fit %s (range: error)",
+			   dataset->shards[shard]->path, sample, row, op->name,
+			   stk_dtype_name(op->from), stk_dtype_name(op->to));
+}
+
 static int copy_row(struct stkd_run *run, uint32_t index, const struct stkd_extent *extents)
 {
 	const struct stkd_assembly *assembly = run->assembly;
 	uint64_t sample = run->recipe->ids[index];
-	struct row row = {.index = index, .sample = sample, .extents = extents};
+	struct row row = {.run = run, .index = index, .sample = sample, .extents = extents};
 	uint32_t length;
 
 	assert(sample < assembly->dataset->count);
@@ -212,6 +226,8 @@ static int copy_row(struct stkd_run *run, uint32_t index, const struct stkd_exte
 	row.length = STK_MIN(STK_MIN(length, assembly->max_length), run->recipe->width);
 	run->sample = sample;
 	write_row(run, &row);
+	if (*run->bad)
+		return stkd_run_refuse_value(run, sample);
 	run->result.real_tokens += row.length;
 	run->result.max_length = STK_MAX(run->result.max_length, row.length);
 	return 0;
@@ -266,7 +282,7 @@ static int run_rows(void *arg)
 			return r;
 	}
 	for (uint32_t i = STK_MAX(run->first, real); i < end; i++)
-		write_row(run, &(struct row){.index = i, .sample = STKD_NO_SAMPLE});
+		write_row(run, &(struct row){.run = run, .index = i, .sample = STKD_NO_SAMPLE});
 	return 0;
 }
 
@@ -321,9 +337,11 @@ int stkd_assembly_rows(const struct stkd_assembly *assembly, const struct stkd_l
 		.fields = assembly->columns,
 		.nfields = assembly->ncolumns,
 	};
+	const struct stkd_op *bad = NULL;
 	const void *address = NULL;
 	int r;
 
+	run.bad = &bad;
 	assert(first <= recipe->rows && n <= recipe->rows - first);
 	r = stkd_guard_run(assembly->packed ? stkd_run_packed : run_rows, &run, &address);
 	if (r == -EFAULT)

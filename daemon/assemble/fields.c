@@ -4,6 +4,7 @@
  * before anything is allocated for a feed. One thread, once per stream.
  */
 #include "daemon/assemble/fields.h"
+#include "daemon/assemble/transform.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -41,18 +42,6 @@ static int refuse_unknown(const struct stkd_dataset *dataset, const char *name, 
 	return stk_err_set(err, -EINVAL, "field \"%s\": %s has no field \"%s\"%s%s%s; it has %s",
 			   name, dataset->path, from, nearest ? ", did you mean \"" : "",
 			   nearest ? nearest : "", nearest ? "\"?" : "", words.text);
-}
-
-static int refuse_cast(const char *name, enum stk_dtype from, enum stk_dtype to,
-		       struct stk_err *err)
-{
-	struct words words = {.size = 0};
-
-	for (unsigned i = 1; i < STK_DTYPE_COUNT; i++)
-		if (stkd_copy_find(from, (enum stk_dtype)i))
-			words_add(&words, stk_dtype_name((enum stk_dtype)i));
-	return stk_err_set(err, -EINVAL, "field \"%s\": stored %s cannot become %s; possible: %s",
-			   name, stk_dtype_name(from), stk_dtype_name(to), words.text);
 }
 
 /* Types of a made field; the first is the default. */
@@ -179,6 +168,59 @@ static int set_separator(struct stkd_op *op, const struct stk_spec_field *field,
 			   op->name, field->separator, stk_dtype_name(op->to));
 }
 
+/* The mask must say something of each element: as long, and one whole number for each. */
+static int find_where(struct stkd_assembly *assembly, const struct stkd_op *op, const char *name,
+		      uint32_t *ret_column, size_t *ret_size, struct stk_err *err)
+{
+	const struct stkd_field *stored;
+	uint32_t index = 0;
+	int r = find_stored(assembly, op->name, name, &index, err);
+
+	if (r < 0)
+		return r;
+	stored = &assembly->dataset->fields[index];
+	if (!op->aligned || !stored->ragged ||
+	    !(assembly->dataset->aligned[index] || index == assembly->dataset->length_field))
+		return stk_err_set(
+			err, -EINVAL,
+			"field \"%s\": where: \"%s\": both need the lengths of the length "
+			"field \"%s\"",
+			op->name, name,
+			assembly->dataset->fields[assembly->dataset->length_field].name);
+	if (stored->inner_count != 1 || (stk_dtype_class(stored->dtype) != STK_DTYPE_IS_INT &&
+					 stk_dtype_class(stored->dtype) != STK_DTYPE_IS_BOOL))
+		return stk_err_set(
+			err, -EINVAL,
+			"field \"%s\": where: \"%s\" has %" PRIu64
+			" values of %s in an element; one BOOL or whole number is needed",
+			op->name, name, stored->inner_count, stk_dtype_name(stored->dtype));
+	*ret_size = stk_dtype_size(stored->dtype);
+	*ret_column = add_column(assembly, index, *ret_size);
+	return 0;
+}
+
+static int set_transform(struct stkd_assembly *assembly, struct stkd_op *op,
+			 const struct stk_spec_field *field, struct stk_err *err)
+{
+	uint32_t where = STKD_NO_COLUMN;
+	size_t where_size = 0;
+	int r;
+
+	if (op->shift && !op->ragged)
+		return stk_err_set(err, -EINVAL,
+				   "field \"%s\": shift; it has one value for each sample",
+				   op->name);
+	if (field->ops.where) {
+		r = find_where(assembly, op, field->ops.where, &where, &where_size, err);
+		if (r < 0)
+			return r;
+	}
+	r = stkd_transform_new(op, &field->ops, where, where_size, &op->transform, err);
+	if (r < 0)
+		stk_err_prefix(err, "field \"%s\": ", op->name);
+	return r;
+}
+
 static int compile_copy(struct stkd_assembly *assembly, const struct stk_spec_field *field,
 			const struct stk_spec *spec, struct stkd_op *op, struct stk_err *err)
 {
@@ -198,8 +240,6 @@ static int compile_copy(struct stkd_assembly *assembly, const struct stk_spec_fi
 	op->from = stored->dtype;
 	op->to = field->dtype == STK_DTYPE_NONE ? stored->dtype : field->dtype;
 	op->copy = stkd_copy_find(op->from, op->to);
-	if (!op->copy)
-		return refuse_cast(field->name, op->from, op->to, err);
 	if (op->to > STK_DTYPE_C64)
 		return stk_err_set(err, -EINVAL, "field \"%s\": %s has no place in a batch",
 				   field->name, stk_dtype_name(op->to));
@@ -215,9 +255,9 @@ static int compile_copy(struct stkd_assembly *assembly, const struct stk_spec_fi
 	r = set_pad(op, field, err);
 	if (r == 0)
 		r = set_separator(op, field, err);
-	if (r < 0)
-		return r;
-	return stored->ragged ? set_width(assembly, op, index, spec->multiple_of, err) : 0;
+	if (r == 0 && stored->ragged)
+		r = set_width(assembly, op, index, spec->multiple_of, err);
+	return r < 0 ? r : set_transform(assembly, op, field, err);
 }
 
 /* The ragged field that a mask or lengths are of. */
@@ -313,6 +353,16 @@ static int compile_seqlens(struct stkd_assembly *assembly, const struct stk_spec
 	return made_dtype(field, allowed, STK_ARRAY_SIZE(allowed), &op->to, err);
 }
 
+static int compile_random_key(struct stkd_assembly *assembly, const struct stk_spec_field *field,
+			      const struct stk_spec *spec, struct stkd_op *op, struct stk_err *err)
+{
+	static const enum stk_dtype allowed[] = {STK_DTYPE_I64, STK_DTYPE_U64};
+
+	(void)assembly;
+	(void)spec;
+	return made_dtype(field, allowed, STK_ARRAY_SIZE(allowed), &op->to, err);
+}
+
 typedef int (*compile_fn)(struct stkd_assembly *assembly, const struct stk_spec_field *field,
 			  const struct stk_spec *spec, struct stkd_op *op, struct stk_err *err);
 
@@ -326,16 +376,20 @@ static const compile_fn compile[] = {
 	[STK_MAKE_CU_SEQLENS] = compile_seqlens,
 	[STK_MAKE_CU_SEQLENS_PADDED] = compile_seqlens,
 	[STK_MAKE_MAX_SEQLEN] = compile_seqlens,
+	[STK_MAKE_RANDOM_KEY] = compile_random_key,
 };
 
 /* What packed rows cannot hold, and what only they do. */
 static int check_packed(const struct stkd_assembly *assembly, const struct stk_spec_field *field,
 			const struct stkd_op *op, struct stk_err *err)
 {
-	if (!assembly->packed && (op->make >= STK_MAKE_SEGMENT_IDS || op->shift))
-		return stk_err_set(err, -EINVAL,
-				   "field \"%s\": %s is of packed rows (group: pack or concat)",
-				   op->name, op->shift ? "shift" : "this make");
+	bool segments = op->make >= STK_MAKE_SEGMENT_IDS && op->make <= STK_MAKE_MAX_SEQLEN;
+
+	if (!assembly->packed && segments)
+		return stk_err_set(
+			err, -EINVAL,
+			"field \"%s\": this make is of packed rows (group: pack or concat)",
+			op->name);
 	if (!assembly->packed)
 		return 0;
 	if (op->left)
@@ -348,10 +402,6 @@ static int check_packed(const struct stkd_assembly *assembly, const struct stk_s
 				   "length field \"%s\": it has no place in packed rows",
 				   op->name, field->from ? field->from : field->name,
 				   assembly->dataset->fields[assembly->dataset->length_field].name);
-	if (op->shift && !op->ragged)
-		return stk_err_set(err, -EINVAL,
-				   "field \"%s\": shift; it has one value for each sample",
-				   op->name);
 	return 0;
 }
 

@@ -11,6 +11,8 @@
 
 #define STKD_NO_COLUMN UINT32_MAX
 
+struct stkd_transform;
+
 struct stkd_op {
 	char *name;
 	enum stk_make make;
@@ -22,9 +24,10 @@ struct stkd_op {
 	uint32_t column;         /* of its extents; STKD_NO_COLUMN: made without the shard */
 	uint32_t ndims;
 	uint64_t inner[STKD_FIELD_DIMS_MAX];
-	uint64_t inner_count; /* values of one element */
-	uint64_t size;        /* bytes of one element in the batch */
-	stkd_copy_fn copy;
+	uint64_t inner_count;             /* values of one element */
+	uint64_t size;                    /* bytes of one element in the batch */
+	stkd_copy_fn copy;                /* NULL: none of the plain ones */
+	struct stkd_transform *transform; /* NULL: copy does it all; owned */
 	stkd_fill_fn fill;
 	uint64_t pad; /* as fill takes it */
 	/* Packed rows. */
@@ -41,6 +44,7 @@ struct stkd_op {
 struct stkd_assembly {
 	const struct stkd_dataset *dataset; /* the caller's; outlives this */
 	uint32_t max_length;
+	uint64_t seed; /* of keys */
 	bool packed;
 	bool separator; /* a place behind each sample */
 	uint32_t align;

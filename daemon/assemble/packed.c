@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "daemon/assemble/run.h"
+#include "daemon/assemble/transform.h"
 
 /* A segment on its way into a row. */
 struct piece {
@@ -36,17 +36,13 @@ static uint64_t token_of(const struct stkd_run *run, uint32_t row, uint32_t at)
 static void write_copy(const struct stkd_run *run, uint32_t i, const struct piece *p)
 {
 	const struct stkd_op *op = &run->assembly->ops[i];
-	const struct stkd_extent *extent = &p->extents[op->column];
 	uint64_t from = (uint64_t)p->segment->from + op->shift, n = 0, rest = p->segment->length;
 	uint8_t *dst = place(run, i, token_of(run, p->row, p->at));
 
 	if (from < p->sample_length)
 		n = STK_MIN(rest, p->sample_length - from);
-	if (n && op->size) {
-		uint64_t stored = run->assembly->element_size[op->column];
-
-		op->copy(dst, (const uint8_t *)extent->data + from * stored, n * op->inner_count);
-	}
+	if (n)
+		stkd_run_values(run, op, dst, p->extents, from, n, p->segment->id);
 	dst += n * op->size;
 	rest -= n;
 	if (rest && run->assembly->separator && from + n == p->sample_length) {
@@ -91,10 +87,8 @@ static void write_position_ids(const struct stkd_run *run, uint32_t i, const str
 
 static void write_fixed(const struct stkd_run *run, uint32_t i, const struct piece *p)
 {
-	const struct stkd_op *op = &run->assembly->ops[i];
-
-	if (op->size)
-		op->copy(place(run, i, p->number), p->extents[op->column].data, op->inner_count);
+	stkd_run_values(run, &run->assembly->ops[i], place(run, i, p->number), p->extents, 0, 1,
+			p->segment->id);
 }
 
 static void write_value(const struct stkd_run *run, uint32_t i, uint32_t number, uint64_t value)
@@ -137,6 +131,9 @@ static void write_piece(const struct stkd_run *run, const struct piece *p)
 			break;
 		case STK_MAKE_MAX_SEQLEN:
 			break; /* of the batch */
+		case STK_MAKE_RANDOM_KEY:
+			write_value(run, i, p->number, stkd_run_key(run, p->segment->id));
+			break;
 		}
 	}
 }
@@ -192,6 +189,8 @@ static int copy_piece(struct stkd_run *run, struct piece *p)
 	       (uint64_t)p->sample_length + assembly->separator);
 	run->sample = segment->id;
 	write_piece(run, p);
+	if (*run->bad)
+		return stkd_run_refuse_value(run, segment->id);
 	write_lists(run, p);
 	run->result.real_tokens += segment->length;
 	run->result.max_length = STK_MAX(run->result.max_length, segment->length);

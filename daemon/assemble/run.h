@@ -23,11 +23,14 @@ struct stkd_run {
 	/* Being copied, for the error after a fault; volatile: read after the jump out of the copy. */
 	volatile uint64_t sample;
 	struct stkd_extent *extents; /* STKD_EXTENTS_MAX */
+	const struct stkd_op **bad;  /* whose value was out of range; NULL: none yet */
 };
 
 /* The file may have changed since its lengths were read: nothing in an extent is taken on trust. */
 int stkd_run_check_extent(const struct stkd_run *run, uint64_t sample, uint32_t column,
 			  const struct stkd_extent *extent);
+/* A value of the sample that is being copied is out of range. Return: -EBADMSG. */
+int stkd_run_refuse_value(const struct stkd_run *run, uint64_t sample);
 /* Fields start at multiples of 256; what lies between two belongs to the published bytes too. */
 void stkd_run_zero_gaps(const struct stkd_run *run);
 
