@@ -139,3 +139,26 @@ STK_PUBLIC int stk_cuda_release_host(struct stk_cuda *c, struct stk_batch *batch
 	free(call.deferred); /* the device was out of reach: nothing was done */
 	return r;
 }
+
+static int poll_all(void *arg)
+{
+	struct host_call *call = arg;
+	struct stk_cuda *c = call->c;
+	int r;
+
+	pthread_mutex_lock(&c->lock);
+	r = stk__cuda_poll(c, &call->err);
+	if (r == 0)
+		r = stk__cuda_poll_deferred(c, &call->err);
+	if (r < 0)
+		c->err = call->err;
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+STK_PUBLIC int stk_cuda_poll(struct stk_cuda *c)
+{
+	struct host_call call = {.c = c};
+
+	return stk__cuda_usable(c) ? stk__cuda_run(c->device, poll_all, &call, &call.err) : -ECHILD;
+}

@@ -161,6 +161,15 @@ STK_PUBLIC int stk_cuda_next_host(struct stk_cuda *cuda, int timeout_ms,
 STK_PUBLIC int stk_cuda_release_host(struct stk_cuda *cuda, struct stk_batch *batch,
 				     void *const *streams, uint32_t n);
 
+/**
+ * stk_cuda_poll() - give back what is complete
+ *
+ * Next and release do it by the way; this is for those who do something else for long.
+ *
+ * Return: 0, or -EIO: the device is broken.
+ */
+STK_PUBLIC int stk_cuda_poll(struct stk_cuda *cuda);
+
 enum stk_cuda_memory {
 	STK_CUDA_MEMORY_REGISTERED = 1, /* page-locked in place */
 	STK_CUDA_MEMORY_BOUNCE = 2,     /* through pinned buffers */
