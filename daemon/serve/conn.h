@@ -31,9 +31,11 @@ struct stkd_conn {
 	uint32_t rank, replica, replicas;
 	uint8_t *state; /* asked for at attach */
 	size_t state_size;
-	int node;       /* next to the client's device, index into the topology; -1: not known */
-	bool attaching; /* waits in its job for stream or feed */
-	bool rejoin;    /* continues its own position in a running job */
+	int node;          /* next to the client's device, index into the topology; -1: not known */
+	bool attaching;    /* waits in its job for stream or feed */
+	uint64_t since_ns; /* of the attach */
+	bool rejoin;       /* continues its own position in a running job */
+	bool weighed;      /* its feed does not start behind that position */
 	bool seated;
 	bool seeking; /* a work thread looks at the state it asked for */
 };

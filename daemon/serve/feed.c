@@ -125,6 +125,34 @@ int stkd_feed_build(struct stkd_feed *feed, const struct stkd_feed_params *param
 	return r < 0 ? r : build_control(feed, params, err);
 }
 
+static void start_at(struct stkd_feed *feed, struct stkd_iter *iter)
+{
+	stkd_iter_free(feed->iter);
+	feed->iter = iter;
+	feed->cursor_size = (uint32_t)stkd_iter_cursor(iter, feed->cursor);
+}
+
+static bool is_before(const struct stkd_iter *a, const struct stkd_iter *b)
+{
+	if (stkd_iter_epoch(a) != stkd_iter_epoch(b))
+		return stkd_iter_epoch(a) < stkd_iter_epoch(b);
+	return stkd_iter_step(a) < stkd_iter_step(b);
+}
+
+int stkd_feed_rewind(struct stkd_feed *feed, const void *state, size_t size, struct stk_err *err)
+{
+	_cleanup_(stkd_iter_freep) struct stkd_iter *iter = NULL;
+	int r = stkd_stream_iter(feed->stream, state, size, &iter, err);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&feed->lock);
+	if (feed->state == STKD_FEED_WAITING && is_before(iter, feed->iter))
+		start_at(feed, STK_STEAL(iter));
+	pthread_mutex_unlock(&feed->lock);
+	return 0;
+}
+
 struct stkd_feed *stkd_feed_ref(struct stkd_feed *feed)
 {
 	/* Relaxed: whoever copies a reference holds one already. */
@@ -346,9 +374,7 @@ static int remember_seek(struct stkd_feed *feed, struct stkd_seat *seat, const v
 static void new_era(struct stkd_feed *feed, struct stkd_iter *iter)
 {
 	stkd_flights_forget(feed);
-	stkd_iter_free(feed->iter);
-	feed->iter = iter;
-	feed->cursor_size = (uint32_t)stkd_iter_cursor(iter, feed->cursor);
+	start_at(feed, iter);
 	feed->era++;
 	start(feed);
 }

@@ -113,6 +113,11 @@ struct stkd_feed_params {
 struct stkd_feed *stkd_feed_alloc(const struct stkd_feed_params *params);
 int stkd_feed_build(struct stkd_feed *feed, const struct stkd_feed_params *params,
 		    struct stk_err *err);
+/*
+ * Starts after @state if that is earlier than where it starts now. While it waits for its seats; on a
+ * work thread, as it takes time.
+ */
+int stkd_feed_rewind(struct stkd_feed *feed, const void *state, size_t size, struct stk_err *err);
 struct stkd_feed *stkd_feed_ref(struct stkd_feed *feed);
 struct stkd_feed *stkd_feed_unref(struct stkd_feed *feed); /* NULL */
 

@@ -24,9 +24,15 @@ static struct stkd_job *find_job(struct stkd_server *server, uid_t uid, const ch
 	return NULL;
 }
 
+static void unref_stream(void *data)
+{
+	stkd_stream_unref(data);
+}
+
 static void free_job(struct stkd_job *job)
 {
-	stkd_stream_unref(job->opened);
+	if (job->opened)
+		stkd_server_free_later(job->server, unref_stream, job->opened);
 	stk_spec_free(job->spec);
 	free(job->stream);
 	free(job->name);
@@ -42,31 +48,34 @@ static bool has_conns(const struct stkd_job *job)
 	return false;
 }
 
-/* A job without seats and without anybody on the way ends; work under way is told to stop. */
+static bool has_rank(const struct stkd_job *job, uint32_t rank)
+{
+	for (const struct stkd_conn *c = job->server->conns; c; c = c->next)
+		if (c->job == job && c->rank == rank)
+			return true;
+	return false;
+}
+
+/*
+ * A job without seats and without anybody on the way ends: it is not found any more, and work under
+ * way is told to stop.
+ */
 static void end_if_empty(struct stkd_job *job)
 {
-	bool busy = job->opening;
-
 	if (job->pinned || has_conns(job))
 		return;
+	while (job->feeds)
+		stkd_job_feed_drop(job->feeds);
 	atomic_store(&job->progress.cancel, true);
-	for (struct stkd_job_feed *jf = job->feeds, *next; jf; jf = next) {
-		next = jf->next;
-		if (jf->building) {
-			atomic_store(&jf->feed->progress.cancel, true);
-			busy = true;
-		} else {
-			stkd_feed_close(jf->feed);
-			stkd_job_feed_drop(jf);
-		}
+	if (job->link) {
+		log_info("job %s on %s ended", job->name, job->stream);
+		*job->link = job->next;
+		if (job->next)
+			job->next->link = job->link;
+		job->link = NULL;
 	}
-	if (busy)
-		return;
-	log_info("job %s on %s ended", job->name, job->stream);
-	*job->link = job->next;
-	if (job->next)
-		job->next->link = job->link;
-	free_job(job);
+	if (!job->opening)
+		free_job(job);
 }
 
 static struct stkd_job *new_job(struct stkd_server *server, const struct stkd_conn *conn,
@@ -156,11 +165,15 @@ static void open_work(uv_work_t *work)
 				       &job->progress, &job->opened, &job->err);
 }
 
-static void refuse_all(struct stkd_job *job, const struct stk_err *err, bool of_rank, uint32_t rank)
+/* @jf: only those who wait for it; NULL: all. */
+static void refuse_all(struct stkd_job *job, const struct stk_err *err,
+		       const struct stkd_job_feed *jf)
 {
 	for (struct stkd_conn *c = job->server->conns, *next; c; c = next) {
 		next = c->next;
-		if (c->job != job || !c->attaching || (of_rank && c->rank != rank))
+		if (c->job != job || !c->attaching || (jf && c->rank != jf->rank))
+			continue;
+		if (jf && jf->replica != UINT32_MAX && c->replica != jf->replica)
 			continue;
 		c->job = NULL;
 		c->attaching = false;
@@ -174,12 +187,15 @@ static void open_done(uv_work_t *work, int status)
 
 	(void)status;
 	job->opening = false;
-	if (job->result < 0) {
+	if (job->result == 0)
+		job->spec = NULL; /* the stream has it */
+	if (!job->link) {
+		end_if_empty(job);
+	} else if (job->result < 0) {
 		log_warn("job %s on %s refused: %s", job->name, job->stream, job->err.text);
-		refuse_all(job, &job->err, false, 0);
+		refuse_all(job, &job->err, NULL);
 		end_if_empty(job);
 	} else {
-		job->spec = NULL; /* the stream has it */
 		log_info("job %s on %s: %" PRIu64 " samples, %" PRIu64
 			 " steps an epoch, world %" PRIu32,
 			 job->name, job->stream, stkd_plan_counts(job->opened->plan)->samples,
@@ -216,6 +232,8 @@ static void take_seat(struct stkd_conn *conn, struct stkd_job_feed *jf)
 	if (stkd_feed_take_seat(jf->feed, conn->replica, &conn->peer, conn, &err) < 0) {
 		conn->job = NULL;
 		stkd_conn_refuse(conn, &err);
+		if (!has_rank(jf->job, jf->rank))
+			stkd_job_feed_drop(jf);
 		return;
 	}
 	conn->seated = true;
@@ -235,14 +253,20 @@ static void continue_attach(struct stkd_job *job, struct stkd_conn *conn)
 {
 	struct stkd_job_feed *jf = stkd_job_feed_find(job, conn->rank);
 	struct stk_err err;
+	int r;
 
 	if (jf && jf->building)
 		return;
 	if (jf) {
-		take_seat(conn, jf);
+		if (!conn->rejoin || !stkd_job_feed_rewind(jf, conn))
+			take_seat(conn, jf);
 		return;
 	}
-	if (stkd_job_feed_start(job, conn, &err) < 0) {
+	conn->weighed = true; /* it is built from this one's state */
+	r = stkd_job_feed_start(job, conn, &err);
+	if (r == -EAGAIN) {
+		atomic_store(&job->progress.stage, "waiting for memory"); /* the tick tries again */
+	} else if (r < 0) {
 		conn->job = NULL;
 		conn->attaching = false;
 		stkd_conn_refuse(conn, &err);
@@ -269,8 +293,9 @@ void stkd_job_built(struct stkd_job_feed *jf)
 
 	if (jf->result < 0) {
 		log_warn("job %s rank %" PRIu32 " refused: %s", job->name, jf->rank, jf->err.text);
-		refuse_all(job, &jf->err, true, jf->rank);
-		stkd_job_feed_drop(jf);
+		refuse_all(job, &jf->err, jf);
+		if (jf->replica == UINT32_MAX || !has_rank(job, jf->rank))
+			stkd_job_feed_drop(jf);
 	}
 	continue_attaches(job);
 }
@@ -303,16 +328,13 @@ static int join_or_create(struct stkd_conn *conn, struct stkd_attach *attach, st
 	struct stkd_job *job = find_job(server, conn->peer.uid, attach->stream, attach->job);
 	int r;
 
-	if (job && !(job->opening && atomic_load(&job->progress.cancel))) {
+	if (job) {
 		r = check_joins(job, attach, err);
 		if (!r)
 			r = check_seat(job, attach, err);
 		*ret = job;
 		return r;
 	}
-	if (job)
-		return stk_err_set(err, -EAGAIN, "job %s: its last run is still ending; try again",
-				   job->name);
 	job = new_job(server, conn, attach);
 	if (!job)
 		return stk_err_set(err, -ENOMEM, "out of memory");
@@ -345,6 +367,8 @@ int stkd_job_attach(struct stkd_conn *conn, struct stkd_attach *attach, struct s
 	conn->replica = attach->replica;
 	conn->replicas = attach->replicas;
 	conn->rejoin = attach->rejoin;
+	conn->weighed = false;
+	conn->since_ns = stkd_now_ns();
 	conn->node = attach->node;
 	conn->job = job;
 	conn->attaching = true;
@@ -357,24 +381,29 @@ int stkd_job_attach(struct stkd_conn *conn, struct stkd_attach *attach, struct s
 void stkd_job_detach(struct stkd_conn *conn)
 {
 	struct stkd_job *job = conn->job;
+	struct stkd_job_feed *jf;
+	bool closed = false;
 
 	if (!job)
 		return;
 	if (conn->seated) {
-		struct stkd_job_feed *jf = stkd_job_feed_find(job, conn->rank);
-
 		stkd_feed_leave_seat(conn->feed, conn->replica);
+		closed = stkd_feed_get_state(conn->feed) == STKD_FEED_CLOSED;
 		conn->server->nseats--;
-		if (jf && jf->feed == conn->feed &&
-		    stkd_feed_get_state(conn->feed) == STKD_FEED_CLOSED)
-			stkd_job_feed_drop(jf);
 		log_info("job %s on %s: rank %" PRIu32 " replica %" PRIu32 " left, pid %d",
 			 job->name, job->stream, conn->rank, conn->replica, (int)conn->peer.pid);
 	}
-	conn->feed = stkd_feed_unref(conn->feed);
+	stkd_job_feed_unref(conn->server, conn->feed);
+	conn->feed = NULL;
 	conn->seated = conn->attaching = false;
 	conn->job = NULL;
-	end_if_empty(job);
+	jf = stkd_job_feed_find(job, conn->rank);
+	if (jf && (closed || !has_rank(job, conn->rank)))
+		stkd_job_feed_drop(jf);
+	if (job->opening || conn->server->stopping)
+		end_if_empty(job);
+	else
+		continue_attaches(job); /* who waited for what is gone now begins anew */
 	stkd_server_want_tick(conn->server);
 }
 
@@ -398,6 +427,8 @@ bool stkd_job_tick(struct stkd_job *job)
 	bool again = job->opening;
 
 	job->pinned++; /* telling progress may find that the last client has gone */
+	if (!job->opening)
+		continue_attaches(job); /* those that wait for memory */
 	for (struct stkd_conn *c = job->server->conns, *next; c; c = next) {
 		struct stkd_job_feed *jf;
 

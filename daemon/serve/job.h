@@ -11,7 +11,8 @@
 #include "daemon/serve/jobfeed.h"
 
 struct stkd_job {
-	struct stkd_job *next, **link; /* in server->jobs */
+	struct stkd_job *next,
+		**link; /* in server->jobs; link NULL: it has ended, work is under way */
 	struct stkd_server *server;
 	uid_t uid;
 	char *stream; /* configured name, or the path of a path spec */

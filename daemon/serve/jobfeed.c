@@ -10,7 +10,8 @@
 #include "daemon/log.h"
 #include "daemon/serve/job.h"
 
-#define SLOTS_MIN 2
+#define SLOTS_MIN  2
+#define LEAVING_NS UINT64_C(10000000000) /* an attach waits so long for memory that is given back */
 
 struct stkd_job_feed *stkd_job_feed_find(struct stkd_job *job, uint32_t rank)
 {
@@ -20,6 +21,28 @@ struct stkd_job_feed *stkd_job_feed_find(struct stkd_job *job, uint32_t rank)
 	return NULL;
 }
 
+static void unref_feed(void *data)
+{
+	stkd_feed_unref(data);
+}
+
+void stkd_job_feed_unref(struct stkd_server *server, struct stkd_feed *feed)
+{
+	if (feed)
+		stkd_server_free_later(server, unref_feed, feed);
+}
+
+static void free_job_feed(struct stkd_job_feed *jf)
+{
+	/* Relaxed: a sum that only the loop compares. */
+	atomic_fetch_add_explicit(&jf->server->memory_leaving, jf->feed->charged,
+				  memory_order_relaxed);
+	stkd_job_feed_unref(jf->server, jf->feed);
+	free(jf->state);
+	free(jf->notice);
+	free(jf);
+}
+
 void stkd_job_feed_drop(struct stkd_job_feed *jf)
 {
 	struct stkd_job_feed **at = &jf->job->feeds;
@@ -27,9 +50,12 @@ void stkd_job_feed_drop(struct stkd_job_feed *jf)
 	while (*at != jf)
 		at = &(*at)->next;
 	*at = jf->next;
-	stkd_feed_unref(jf->feed);
-	free(jf->notice);
-	free(jf);
+	jf->job = NULL;
+	atomic_store(&jf->feed->progress.cancel, true);
+	if (jf->building)
+		return;
+	stkd_feed_close(jf->feed);
+	free_job_feed(jf);
 }
 
 /* Building. */
@@ -38,7 +64,8 @@ static void memory_freed(void *data, uint64_t bytes)
 {
 	struct stkd_server *server = data;
 
-	/* Relaxed: a sum that only the loop compares. */
+	/* Relaxed: sums that only the loop compares. */
+	atomic_fetch_sub_explicit(&server->memory_leaving, bytes, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&server->memory_used, bytes, memory_order_relaxed);
 }
 
@@ -49,15 +76,25 @@ static void feed_fault(void *data)
 	uv_async_send(&server->fault);
 }
 
+/* A job that begins where another one has just ended does not get less for that. */
+static bool is_worth_waiting(struct stkd_server *server, const struct stkd_conn *conn)
+{
+	return atomic_load_explicit(&server->memory_leaving, memory_order_relaxed) &&
+	       stkd_now_ns() - conn->since_ns < LEAVING_NS;
+}
+
 /* Fits the slots into what is left of the budget: fewer than asked for if need be, never below two. */
-static int charge(struct stkd_server *server, const struct stkd_stream *stream,
-		  uint32_t *ret_nslots, char **ret_notice, struct stk_err *err)
+static int charge(struct stkd_server *server, const struct stkd_conn *conn,
+		  const struct stkd_stream *stream, uint32_t *ret_nslots, char **ret_notice,
+		  struct stk_err *err)
 {
 	uint64_t used = atomic_load_explicit(&server->memory_used, memory_order_relaxed);
 	uint64_t left = server->memory_limit > used ? server->memory_limit - used : 0;
 	uint64_t fit = left / stream->slot_size;
 	uint32_t want = stream->spec->prefetch;
 
+	if (fit < want && is_worth_waiting(server, conn))
+		return stk_err_set(err, -EAGAIN, "memory: about to be given back");
 	if (fit < SLOTS_MIN)
 		return stk_err_set(
 			err, -ENOMEM,
@@ -94,10 +131,38 @@ static void build_done(uv_work_t *work, int status)
 
 	(void)status;
 	jf->building = false;
-	jf->waiting_since_ns = stkd_now_ns();
+	if (jf->replica == UINT32_MAX)
+		jf->waiting_since_ns = stkd_now_ns();
 	free(jf->state);
 	jf->state = NULL;
-	stkd_job_built(jf);
+	if (jf->job)
+		stkd_job_built(jf);
+	else
+		free_job_feed(jf);
+}
+
+static void rewind_work(uv_work_t *work)
+{
+	struct stkd_job_feed *jf = work->data;
+
+	jf->result = stkd_feed_rewind(jf->feed, jf->state, jf->state_size, &jf->err);
+}
+
+bool stkd_job_feed_rewind(struct stkd_job_feed *jf, struct stkd_conn *conn)
+{
+	if (conn->weighed || !conn->state_size ||
+	    stkd_feed_get_state(jf->feed) != STKD_FEED_WAITING)
+		return false;
+	conn->weighed = true;
+	jf->state = malloc(conn->state_size);
+	if (!jf->state)
+		return false;
+	memcpy(jf->state, conn->state, conn->state_size);
+	jf->state_size = conn->state_size;
+	jf->replica = conn->replica;
+	jf->building = true;
+	uv_queue_work(&jf->server->loop, &jf->work, rewind_work, build_done);
+	return true;
 }
 
 /* Slots and workers on one node: next to the client's device, or ranks in turn where none is known. */
@@ -141,18 +206,22 @@ static struct stkd_job_feed *new_feed(struct stkd_job *job, const struct stkd_co
 		goto no_memory;
 	memcpy(jf->state, conn->state_size ? conn->state : (const uint8_t *)"", conn->state_size);
 	jf->params.state = jf->state;
-	if (charge(job->server, job->opened, &jf->params.nslots, &jf->notice, err) < 0)
+	if (charge(job->server, conn, job->opened, &jf->params.nslots, &jf->notice, err) < 0)
 		goto failed;
 	jf->feed = stkd_feed_alloc(&jf->params);
 	if (!jf->feed) {
-		memory_freed(job->server, jf->params.nslots * job->opened->slot_size);
+		atomic_fetch_sub_explicit(&job->server->memory_used,
+					  jf->params.nslots * job->opened->slot_size,
+					  memory_order_relaxed);
 		goto no_memory;
 	}
 	jf->feed->charged = jf->params.nslots * job->opened->slot_size;
 	jf->feed->freed = memory_freed;
 	jf->feed->fault = feed_fault;
 	jf->feed->freed_data = jf->feed->fault_data = job->server;
+	jf->server = job->server;
 	jf->job = job;
+	jf->replica = UINT32_MAX;
 	jf->rank = conn->rank;
 	jf->next = job->feeds;
 	job->feeds = jf;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/serve/feed.h"
+#include "daemon/serve/jobfeed.h"
 
 /* Belongs to the work thread until it is done; holds its connection and the feed. */
 struct seek {
@@ -72,7 +72,7 @@ static void place_found(uv_work_t *work, int status)
 	if (!conn->closing)
 		ask_feed(s);
 	stkd_iter_free(s->iter);
-	stkd_feed_unref(s->feed);
+	stkd_job_feed_unref(conn->server, s->feed);
 	free(s);
 	stkd_conn_drop(conn);
 }

@@ -82,6 +82,38 @@ void stkd_server_count(struct stkd_server *server)
 		uv_timer_start(&server->linger, on_linger, server->linger_ms, 0);
 }
 
+struct later {
+	uv_work_t work;
+	void (*free_fn)(void *data);
+	void *data;
+};
+
+static void later_work(uv_work_t *work)
+{
+	struct later *later = work->data;
+
+	later->free_fn(later->data);
+}
+
+static void later_done(uv_work_t *work, int status)
+{
+	(void)status;
+	free(work->data);
+}
+
+void stkd_server_free_later(struct stkd_server *server, void (*free_fn)(void *data), void *data)
+{
+	struct later *later = calloc(1, sizeof(*later));
+
+	if (!later) {
+		free_fn(data);
+		return;
+	}
+	*later = (struct later){.free_fn = free_fn, .data = data};
+	later->work.data = later;
+	uv_queue_work(&server->loop, &later->work, later_work, later_done);
+}
+
 static void on_tick(uv_timer_t *timer)
 {
 	struct stkd_server *server = timer->data;

@@ -44,7 +44,8 @@ struct stkd_server {
 	struct stkd_pool *pools[STKD_NODES_MAX]; /* as topology.nodes; one more than none */
 	unsigned npools, workers;
 	uint64_t memory_limit;
-	_Atomic uint64_t memory_used;
+	_Atomic uint64_t memory_used,
+		memory_leaving; /* leaving: a part of it, of feeds that have ended */
 	uint32_t linger_ms;
 	uint64_t started_ns;
 	struct stkd_conn *conns;
@@ -60,6 +61,8 @@ int stkd_server_need(const struct stkd_server *server, int spec, int conf);
 
 /* Starts the tick; it stops by itself when nothing waits any more. */
 void stkd_server_want_tick(struct stkd_server *server);
+/* Runs free_fn(data) on a work thread: to give gigabytes back takes longer than the loop may. */
+void stkd_server_free_later(struct stkd_server *server, void (*free_fn)(void *data), void *data);
 /* A connection or seat came or went: private mode decides how long to live. */
 void stkd_server_count(struct stkd_server *server);
 

@@ -7,7 +7,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
 import harness  # noqa: E402
-from harness import Case, batches, ids_of, random_lengths  # noqa: E402
+from harness import Case, batches, ids_of, random_lengths, wait_until  # noqa: E402
 
 
 class Killed(Case):
@@ -76,6 +76,21 @@ class Killed(Case):
         self.assertEqual(sorted(ids_of(first) + ids_of(rest)), list(range(200)))
         self.assertEqual([b["step"] for b in batches(first + rest)],
                          list(range(len(batches(first + rest)))))
+
+    def test_replicas_at_different_batches_reconnect_and_none_of_them_misses_one(self):
+        keys = ["rows=4", "epochs=1", "prefetch=4"]
+        seats = [self.attached(self.d, self.data, keys=keys, reconnect=15000, replica=i, replicas=2)
+                 for i in range(2)]
+        first = [seats[0].run(3), seats[1].run(3)]
+        first[0] += seats[0].run(3)
+        self.d.kill()
+        self.d.start()
+        for ahead, seat in enumerate(seats):
+            seat.send("run")
+            wait_until(lambda: len((self.d.queue("job") or {"seats": []})["seats"]) > ahead, what="seat %d" % ahead)
+        for i, seat in enumerate(seats):
+            entries = first[i] + seat.receive()["entries"]
+            self.assertEqual([b["step"] for b in batches(entries)], list(range(50)), "seat %d" % i)
 
     def test_twenty_daemons_start_one_after_the_other_where_the_last_was_killed(self):
         shm = set(os.listdir("/dev/shm"))

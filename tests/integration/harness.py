@@ -294,7 +294,7 @@ class Daemon:
         return None
 
     def wait_idle(self):
-        wait_until(lambda: not self.jobs(), what="the end of all jobs")
+        wait_until(lambda: not self.jobs() and not self.call("Status")["memory_used"], what="the end of all jobs")
 
     def wait_full(self, job, rank=0):
         """All free slots of a feed are filled and published."""
@@ -494,6 +494,11 @@ class SeatFile:
             if kind == 1:
                 found.append((slot, i))
         return found
+
+    def step(self, index):
+        """Of a publish entry."""
+        at, = struct.unpack_from("<Q", self.control, 32)
+        return struct.unpack_from("<Q", self.control, at + 32 * (index % self.entries) + 24)[0]
 
     def put(self, position, slot, index):
         struct.pack_into("<Q", self.seat, self.ring + 8 * (position % self.entries),

@@ -138,6 +138,21 @@ class Seeks(Case):
         other = self.attached(self.d, self.data, job="other", keys=self.keys, state=t.state())
         self.assertEqual(other.do("next")["step"], 2)
 
+    def test_seats_that_come_back_at_different_batches_begin_at_the_earliest(self):
+        t = self.attached(self.d, self.data, job="other", keys=["rows=4"])
+        t.run(3)
+        early = t.state()
+        t.run(3)
+        late = t.state()
+        raws = []
+        for replica, state in enumerate((late, early)):
+            raws.append(self.raw(self.d))
+            raws[-1].attach(spec={"data": self.data, "rows": 4}, replica=replica, replicas=2, state=state, rejoin=True)
+        seat = harness.SeatFile(raws[1])
+        self.addCleanup(seat.close)
+        harness.wait_until(seat.published, what="the first batch")
+        self.assertEqual(seat.step(0), 3)
+
     def test_all_seats_of_a_feed_seek_together(self):
         seats = [self.attached(self.d, self.data, keys=self.keys, replica=r, replicas=2)
                  for r in range(2)]

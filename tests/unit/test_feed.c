@@ -427,6 +427,33 @@ static void seats_that_seek_differently_are_told(void **state)
 	assert_int_equal(f->feed->era, 1);
 }
 
+static void a_feed_starts_at_the_earliest_state_of_its_seats(void **state)
+{
+	struct fixture *f = *state;
+	uint8_t early[STK_STATE_SIZE_MAX], late[STK_STATE_SIZE_MAX];
+	struct stk_shm_entry entry;
+	size_t early_size, late_size;
+	struct stk_err err;
+
+	start(f, "epochs=1", 1);
+	entry = next(f, 0);
+	early_size = state_of(f, entry.slot, early);
+	entry = next(f, 0);
+	late_size = state_of(f, entry.slot, late);
+	assert_int_equal(stkd_feed_rewind(f->feed, early, early_size, &err), 0);
+	assert_int_equal(next(f, 0).step, 2); /* it runs: too late */
+	stkd_feed_close(f->feed);
+	stkd_feed_unref(f->feed);
+	build(f, 2, late, late_size);
+	assert_int_equal(stkd_feed_rewind(f->feed, early, early_size, &err), 0);
+	assert_int_equal(stkd_feed_rewind(f->feed, late, late_size, &err), 0);
+	early[0]++;
+	assert_int_equal(stkd_feed_rewind(f->feed, early, early_size, &err), -EINVAL);
+	taken(f, 0);
+	taken(f, 1);
+	assert_int_equal(next(f, 0).step, 1);
+}
+
 static void a_feed_that_fails_calls_for_those_who_wait_for_a_seek(void **state)
 {
 	struct fixture *f = *state;
@@ -451,6 +478,7 @@ int main(void)
 		TEST(batches_in_flight_come_before_the_error_of_the_plan),
 		TEST(a_seek_goes_on_behind_the_state_in_a_new_era),
 		TEST(seats_that_seek_differently_are_told),
+		TEST(a_feed_starts_at_the_earliest_state_of_its_seats),
 		TEST(a_feed_that_fails_calls_for_those_who_wait_for_a_seek),
 	};
 
