@@ -15,6 +15,7 @@ import unittest
 BIN = os.environ.get("STOKER_BIN", "stoker")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SAMPLES = os.environ.get("STOKER_SAMPLES", os.path.join(ROOT, "..", "shared", "samples"))
+OPENCHAT = os.path.join(SAMPLES, "lengths", "openchat_v1.json")
 GSM8K = os.path.join(SAMPLES, "text", "gsm8k_train.jsonl")
 
 
@@ -54,8 +55,8 @@ class Plan(unittest.TestCase):
         self.assertEqual(report["lengths"]["longest"], max(self.lengths))
         self.assertEqual(report["lengths"]["p50"], sorted(self.lengths)[499])
         names = [p["name"] for p in report["policies"]]
-        self.assertEqual(names, ["one size", "powers of two", "optimal"])
-        for policy in report["policies"]:
+        self.assertEqual(names, ["one size", "powers of two", "optimal", "packed"])
+        for policy in report["policies"][:3]:
             edges = policy["edges"]
             padded = sum(min(e for e in edges if e >= n) for n in self.lengths)
             self.assertEqual(policy["padded_tokens"], padded)
@@ -106,6 +107,54 @@ class Plan(unittest.TestCase):
         done = stoker("plan", "--lengths", "-", "--steps", "0:3", "--show", input=text)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, self.plan("--steps", "0:3", "--show"))
+
+    def test_packed_rows_hold_every_token_once(self):
+        for args in [["group=pack", "max_length=128", "overlong=split", "window=100"],
+                     ["group=concat", "max_length=128"],
+                     ["group=pack", "flat=true", "tokens=1024", "balance=cost"]]:
+            args += ["rows=4"] if "flat=true" not in args else []
+            args += ["--world", "3"]
+            report = json.loads(self.plan(*args, "--json"))
+            packing = report["packing"]
+            steps = report["epoch"]["steps"]
+            lines = [json.loads(line) for line in
+                     self.plan(*args, "--steps", "0:%d" % steps, "--show").splitlines()]
+            rows = [row for line in lines for row in line["segments"]]
+            seen = {}
+            for row in rows:
+                self.assertLessEqual(sum(s[2] for s in row), packing["row_length"])
+                for sample, begin, length in row:
+                    seen.setdefault(sample, set()).update(range(begin, begin + length))
+            self.assertEqual(sum(len(s) for s in seen.values()), sum(self.lengths))
+            self.assertEqual(sum(s[2] for row in rows for s in row), sum(self.lengths))
+            self.assertEqual(packing["rows"], len(rows) + packing["masked"])
+            self.assertLessEqual(packing["rows_least"], packing["rows"])
+            self.assertAlmostEqual(packing["efficiency"],
+                                   sum(self.lengths) / (packing["rows"] * packing["row_length"]), places=5)
+            text = self.plan(*args)
+            self.assertIn("%d rows of %d" % (packing["rows"], packing["row_length"]), text)
+            # The ranks' parts are the step.
+            for rank in range(3):
+                part = json.loads(self.plan(*args, "--steps", "0:1", "--rank", str(rank), "--show"))
+                for row in part["segments"]:
+                    self.assertIn(row, lines[0]["segments"])
+
+    @unittest.skipUnless(os.path.exists(OPENCHAT), "no lengths of real samples at " + OPENCHAT)
+    def test_real_samples_pack_as_they_should(self):
+        def packing(*args):
+            done = stoker("plan", "--lengths", OPENCHAT, "group=pack", *args, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)
+
+        whole = packing("max_length=2048", "window=0")["packing"]
+        self.assertEqual(whole["rows_least"], 4650)
+        self.assertLessEqual(whole["rows"], 4673)
+        self.assertEqual("%.2f" % (100 * whole["efficiency"]), "99.49")
+        self.assertGreaterEqual(packing("max_length=2048", "window=1024")["packing"]["efficiency"], 0.992)
+        flat = packing("flat=true", "tokens=32768", "window=0", "balance=cost", "--world", "8")
+        self.assertEqual(flat["epoch"]["steps"], 37)
+        self.assertEqual("%.2f" % (100 * flat["packing"]["efficiency"]), "98.16")
+        self.assertLess(flat["packing"]["cost_lag"]["mean"], 400)
 
     def test_wrong_usage_ends_with_2(self):
         self.refused(2, "no PATH")

@@ -243,6 +243,8 @@ static int list_batches(struct benchlimit *limit, struct stk_err *err)
 
 	if (r < 0)
 		return r;
+	if (stkd_assembly_is_packed(limit->assembly))
+		return stk_err_set(err, -ENOTSUP, "packed rows have no bare loop beside them");
 	steps = STK_MIN(steps, ROWS_MAX);
 	limit->batches = calloc(steps, sizeof(*limit->batches));
 	limit->ids = calloc(ROWS_MAX, sizeof(*limit->ids));

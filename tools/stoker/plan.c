@@ -14,6 +14,7 @@
 
 #include "tools/stoker/commands.h"
 #include "tools/stoker/lengths.h"
+#include "tools/stoker/packing.h"
 #include "tools/stoker/policy.h"
 
 static const char usage[] =
@@ -51,6 +52,8 @@ struct report {
 	int npolicies;
 	/* Epoch `options->epoch` as it is delivered. */
 	uint64_t real, padded;
+	bool packed;
+	struct packing packing; /* of packed rows */
 	double plan_s, epoch_s;
 };
 
@@ -238,6 +241,10 @@ static int walk_epoch(struct report *report, struct stk_err *err)
 		report->real += step.real_tokens;
 		report->padded +=
 			step_rows(report->spec, report->options->world, &step) * step.width;
+		report->packed = step.segments != NULL;
+		if (report->packed)
+			packing_add(&report->packing, report->plan, report->spec,
+				    (uint32_t)report->options->world, &step);
 	}
 	return r;
 }
@@ -320,11 +327,15 @@ static void print_text(const struct report *r, const uint32_t *percentiles)
 		print_policy(&r->policies[i]);
 	printf("\nthis spec, world %" PRIu64 ": %" PRIu64 " steps an epoch, %" PRIu64
 	       " samples delivered\n",
-	       r->options->world, c->steps, c->delivered);
+	       r->options->world, r->packed ? r->packing.steps : c->steps, c->delivered);
 	print_lost(c);
-	printf("  padding delivered in epoch %" PRIu64 ": %.1f %% (%.1f %% at pad_to: edge)\n",
-	       r->options->epoch, 100 * policy_padding(r->real, r->padded),
-	       100 * policy_padding(r->real, c->padded_tokens));
+	if (r->packed)
+		packing_print(stdout, &r->packing, r->plan, (uint32_t)r->options->world);
+	else
+		printf("  padding delivered in epoch %" PRIu64
+		       ": %.1f %% (%.1f %% at pad_to: edge)\n",
+		       r->options->epoch, 100 * policy_padding(r->real, r->padded),
+		       100 * policy_padding(r->real, c->padded_tokens));
 	classes = stkd_plan_classes(r->plan, &nclasses);
 	for (uint32_t b = 0; b < nclasses; b++)
 		printf("  class %" PRIu32 ": %" PRIu32 " rows, width %" PRIu32 "..%" PRIu32 "\n", b,
@@ -378,7 +389,8 @@ static json_t *epoch_json(const struct report *r)
 	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
 
 	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "epoch",
-			 (json_int_t)r->options->epoch, "steps", (json_int_t)c->steps, "delivered",
+			 (json_int_t)r->options->epoch, "steps",
+			 (json_int_t)(r->packed ? r->packing.steps : c->steps), "delivered",
 			 (json_int_t)c->delivered, "truncated", (json_int_t)c->truncated,
 			 "overlong_dropped", (json_int_t)c->overlong_dropped, "tail_dropped",
 			 (json_int_t)c->tail_dropped, "promoted", (json_int_t)c->promoted, "masked",
@@ -408,12 +420,13 @@ static int print_json(const struct report *r, const uint32_t *percentiles)
 		json_object_set_new(lengths, name, json_integer(percentiles[i]));
 	}
 	return print_object(json_pack(
-		"{s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:i, s:f, s:f}", "samples",
+		"{s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:i, s:f, s:f, s:o*}", "samples",
 		(json_int_t)c->samples, "tokens", (json_int_t)r->lengths->tokens, "world",
 		(json_int_t)r->options->world, "lengths", lengths, "policies", policies_json(r),
 		"epoch", epoch_json(r), "classes", classes_json(r->plan), "spec",
 		stk_spec_to_json(r->spec), "plan_version", STKD_PLAN_VERSION, "plan_seconds",
-		r->plan_s, "epoch_seconds", r->epoch_s));
+		r->plan_s, "epoch_seconds", r->epoch_s, "packing",
+		r->packed ? packing_json(&r->packing, r->plan) : NULL));
 }
 
 static int print_report(struct report *r, struct stk_err *err)
@@ -474,7 +487,11 @@ static int print_part(const struct report *r, const struct stkd_step *step, uint
 	json_object_set_new(line, "micro", json_integer(micro));
 	json_object_set_new(line, "rows", json_integer(part.rows));
 	json_object_set_new(line, "rows_real", json_integer(part.rows_real));
-	if (o->show)
+	if (o->show && part.segments)
+		json_object_set_new(
+			line, "segments",
+			packing_rows_json(part.segments, part.row_first, part.rows_real));
+	else if (o->show)
 		add_ids(line, part.ids, part.rows_real);
 	return print_object(line);
 }
@@ -493,7 +510,10 @@ static int print_step(const struct report *r, const struct stkd_step *step)
 			    json_integer((json_int_t)step_rows(r->spec, r->options->world, step)));
 	json_object_set_new(line, "rows_real", json_integer(step->nids));
 	json_object_set_new(line, "real_tokens", json_integer((json_int_t)step->real_tokens));
-	if (r->options->show)
+	if (r->options->show && step->segments)
+		json_object_set_new(line, "segments",
+				    packing_rows_json(step->segments, step->row_first, step->nids));
+	else if (r->options->show)
 		add_ids(line, step->ids, step->nids);
 	return print_object(line);
 }

@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "tools/stoker/packing.h"
+
 struct comparison {
 	const struct stk_spec *spec;
 	const struct stkd_lengths *lengths;
@@ -87,6 +89,10 @@ static int compare(const struct comparison *c, struct policy policies[POLICIES_M
 	}
 	for (struct policy *q = policies; q < p; q++)
 		measure(c, q);
+	r = packing_measure(spec, c->lengths, c->world, p);
+	if (r == -ENOMEM)
+		return r;
+	p += r == 0; /* what cannot be packed has no line */
 	return (int)(p - policies);
 }
 

@@ -16,10 +16,11 @@ struct policy {
 	uint64_t steps;        /* per epoch; 0: the plan is refused */
 };
 
-#define POLICIES_MAX 4
+#define POLICIES_MAX 5
 
 /**
- * policies_compare() - one size, powers of two, optimal edges, and the spec's own where given
+ * policies_compare() - one size, powers of two, optimal edges, the spec's own where given, and
+ * packed rows
  * @plan: of the spec; says where samples are cut or dropped
  *
  * Return: number of policies, or a negative errno.
