@@ -111,7 +111,30 @@ static int deliver_now(struct next_call *call)
 	return r;
 }
 
-/* As far as it goes without waiting. With the device current. */
+/* Nothing is ahead: looks at what is complete, then goes on as far as that allows. */
+static int look(struct next_call *call)
+{
+	struct stk_cuda *c = call->c;
+	int r = stk__cuda_poll(c, &call->err);
+
+	if (r == 0 && c->deferred)
+		r = stk__cuda_poll_deferred(c, &call->err);
+	if (r < 0)
+		return r;
+	if (c->flags & STK_CUDA_HOST)
+		return STK__CUDA_NEED_BATCH;
+	if (stk__cuda_exhausted(c))
+		return stk_err_set(
+			&call->err, -EBUSY,
+			"all %u device slots are held: release a batch, or open with more depth",
+			c->depth);
+	return deliver_now(call);
+}
+
+/*
+ * As far as it goes without waiting. With the device current. What is ahead is handed out by one
+ * call of the runtime; the release looks at what is complete.
+ */
 static int step(void *arg)
 {
 	struct next_call *call = arg;
@@ -119,25 +142,12 @@ static int step(void *arg)
 	int r;
 
 	pthread_mutex_lock(&c->lock);
-	r = stk__cuda_poll(c, &call->err);
-	if (r == 0 && c->deferred)
-		r = stk__cuda_poll_deferred(c, &call->err);
-	if (r < 0)
-		goto unlock;
-	if (c->flags & STK_CUDA_HOST) {
-		r = STK__CUDA_NEED_BATCH;
-	} else if (c->nahead) {
+	if (c->nahead) {
 		r = deliver(call);
 		c->ahead_hits += r == 0;
-	} else if (stk__cuda_exhausted(c)) {
-		r = stk_err_set(
-			&call->err, -EBUSY,
-			"all %u device slots are held: release a batch, or open with more depth",
-			c->depth);
 	} else {
-		r = deliver_now(call);
+		r = look(call);
 	}
-unlock:
 	pthread_mutex_unlock(&c->lock);
 	return r;
 }

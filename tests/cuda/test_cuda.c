@@ -651,11 +651,13 @@ static void wrong_options_are_refused_with_value_and_range(void **state)
 
 /* Memory that cannot be registered. */
 
+#define ROUNDS 100
+
 static void check_fallback(struct fixture *f, enum stk_cuda_memory memory, uint64_t pageable)
 {
 	struct stk_cuda_info info = {.size = sizeof(info)};
 
-	for (unsigned i = 0; i < 8; i++) {
+	for (unsigned i = 0; i < ROUNDS; i++) {
 		struct check check = {.bad = 0};
 		struct stk_cuda_batch *batch;
 
@@ -709,7 +711,7 @@ static void with_no_pinned_memory_at_all_copies_are_pageable_and_right(void **st
 	standin_fail("cudaHostAlloc", 2, 100, STK__CUDA_NO_MEMORY);
 	open_cuda(f);
 	assert_int_equal(cudaStreamCreateWithFlags(&f->stream, 1), 0);
-	check_fallback(f, STK_CUDA_MEMORY_PAGEABLE, 8);
+	check_fallback(f, STK_CUDA_MEMORY_PAGEABLE, ROUNDS);
 	assert_int_equal(f->warnings, 1);
 	assert_non_null(strstr(f->warning, "pageable"));
 }
@@ -721,7 +723,7 @@ static void memory_that_the_caller_does_not_want_pinned_is_not(void **state)
 	f->cuda_opts.flags = STK_CUDA_PAGEABLE;
 	open_cuda(f);
 	assert_int_equal(cudaStreamCreateWithFlags(&f->stream, 1), 0);
-	check_fallback(f, STK_CUDA_MEMORY_PAGEABLE, 8);
+	check_fallback(f, STK_CUDA_MEMORY_PAGEABLE, ROUNDS);
 	assert_int_equal(standin_calls("cudaHostRegister"), 0);
 	assert_int_equal(f->warnings, 0);
 	f->cuda = stk_cuda_close(f->cuda);
@@ -794,7 +796,7 @@ static void opening_and_closing_many_times_leaves_nothing(void **state)
 	struct fixture *f = *state;
 	int fds = 0, maps = 0;
 
-	for (int i = 0; i < 60; i++) {
+	for (int i = 0; i < 300; i++) {
 		open_cuda(f);
 		close_all(f);
 		assert_int_equal(standin_registered_bytes(), 0);

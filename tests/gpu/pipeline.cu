@@ -349,8 +349,12 @@ static void turnaround(cudaStream_t stream)
 		struct stk_batch_info info = {};
 		void *streams[] = {stream};
 		double start;
+		int r;
 
-		NEED(stk_cuda_next_host(feed.cuda, 60000, &batch) == 0);
+		do
+			r = stk_cuda_next_host(feed.cuda, 60000, &batch);
+		while (r == STK_EPOCH_END);
+		NEED(r == 0);
 		info.size = sizeof(info);
 		stk_batch_info(batch, &info);
 		start = now_s();
