@@ -41,7 +41,9 @@ def example(as_, fields, shape, width):
     """A batch of zeros, masks of ones: every row full."""
     tensors = {}
     for field in fields:
-        lead = (shape.rows,) if field["kind"] != "ragged" else (shape.rows, field.get("width") or width)
+        # Packed rows: as if each held one sample.
+        lead = {"ragged": (shape.rows, field.get("width") or width), "sums": (shape.rows + 1,),
+                "batch": (1,)}.get(field["kind"], (shape.rows,))
         tensor = _zeros(as_, field["dtype"], lead + tuple(field["shape"]))
         tensors[field["name"]] = tensor + 1 if _is_mask(field["name"], field["kind"]) and field["dtype"] != "BOOL" \
             else ~tensor if _is_mask(field["name"], field["kind"]) else tensor
