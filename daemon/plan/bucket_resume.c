@@ -86,6 +86,9 @@ static int jump_to_tail(struct bucket_iter *iter, struct stk_err *err)
 
 	if (r < 0)
 		return r;
+	for (uint32_t b = 0; b < o->nbuckets; b++)
+		iter->delivered += o->arrivals[b] - o->waiting[b];
+	iter->tail_delivered = iter->delivered;
 	iter->step = iter->base + o->main_steps;
 	iter->lent = o->lender_main;
 	iter->in_tail = true;
@@ -205,7 +208,7 @@ static int check_counts(const struct bucket_iter *iter, const struct stkd_cursor
 				   cursor->step, o->main_steps);
 	lent_most = o->lender < o->nbuckets ? cursor->step : 0;
 	lent_rows = lent_most && cursor->lent >= o->lend_step ? o->lend : 0;
-	if (cursor->lent > lent_most || (cursor->skip && o->first == o->nbuckets) ||
+	if (cursor->lent > lent_most || (cursor->skip && cursor->first != o->first) ||
 	    (!stk_spec_is_global(plan->spec) && (cursor->delivered + lent_rows) % o->parts))
 		return stk_err_set(err, -EINVAL,
 				   "cursor: %" PRIu64 " delivered samples and %" PRIu64
@@ -226,7 +229,7 @@ static int take_outline(struct bucket_iter *iter, const struct stkd_cursor *curs
 	o->lender = cursor->lender;
 	o->lend_step = cursor->lend_step;
 	o->lend = cursor->lend;
-	o->first = o->nbuckets;
+	o->first = cursor->skip ? cursor->first : o->nbuckets;
 	o->settled = false;
 	if (cursor->step <= cursor->base ||
 	    cursor->step - cursor->base >= o->steps + !!cursor->base || o->main_steps > o->steps ||
@@ -298,7 +301,7 @@ static void count_waiting(const struct bucket_iter *other, uint64_t *ret)
 
 /* The outline of what waits and what is still to come. */
 static void outline_rest(struct bucket_iter *iter, const uint64_t *waiting, uint64_t position,
-			 uint64_t skip)
+			 uint64_t skip, uint32_t first)
 {
 	const struct stkd_plan *plan = iter->plan;
 	struct stkd_outline *o = iter->own;
@@ -311,9 +314,9 @@ static void outline_rest(struct bucket_iter *iter, const uint64_t *waiting, uint
 		if (arrival.delivered)
 			o->arrivals[stkd_plan_place(plan, arrival.id, arrival.length)]++;
 	if (skip)
-		o->arrivals[plan->outline.first] -= skip;
+		o->arrivals[first] -= skip;
 	stkd_outline_fill(o);
-	o->first = o->nbuckets;
+	o->first = first; /* for the arrivals that are skipped: the first step is over */
 	stkd_source_seek(iter->source, position);
 }
 
@@ -329,7 +332,8 @@ int stkd_bucket_adopt(struct stkd_iter *head, const struct stkd_iter *from, stru
 		return r;
 	count_waiting(other, waiting);
 	if (!endless) {
-		outline_rest(iter, waiting, other->source->position, other->skip);
+		outline_rest(iter, waiting, other->source->position, other->skip,
+			     other->outline->first);
 		iter->outline = iter->own;
 		iter->base = other->step;
 	}
@@ -357,6 +361,7 @@ size_t stkd_bucket_cursor(const struct stkd_iter *head, uint8_t out[STK_SHM_CURS
 		.delivered = iter->delivered,
 		.lent = iter->lent,
 		.skip = iter->skip,
+		.first = iter->skip ? o->first : 0,
 		.outline = !stkd_bucket_is_plain(iter),
 		.base = iter->base,
 	};

@@ -62,8 +62,10 @@ static size_t put_more(uint8_t *out, const struct stkd_cursor *cursor)
 	uint64_t flags = (cursor->skip ? HAS_SKIP : 0) | (cursor->outline ? HAS_OUTLINE : 0);
 	size_t size = put_number(out, flags);
 
-	if (cursor->skip)
+	if (cursor->skip) {
 		size += put_number(out + size, cursor->skip);
+		size += put_number(out + size, cursor->first);
+	}
 	for (size_t i = 0; cursor->outline && i < STK_ARRAY_SIZE(outline); i++)
 		size += put_number(out + size, outline[i]);
 	return size;
@@ -79,7 +81,7 @@ static size_t put_plain(uint8_t out[STK_SHM_CURSOR_MAX], const struct stkd_curso
 			return 0;
 		size += put_number(out + size, cursor->waiting[b]);
 	}
-	if (cursor->skip || cursor->outline)
+	if (cursor->nbuckets && (cursor->skip || cursor->outline))
 		size += put_more(out + size, cursor);
 	return size;
 }
@@ -158,12 +160,14 @@ static bool sum_matches(const uint8_t *data, size_t size)
 /* Zero flags are spelled in the packed form only. */
 static void get_more(struct reader *r, struct stkd_cursor *cursor, bool packed)
 {
-	uint64_t flags = get_number(r), lender;
+	uint64_t flags = get_number(r), lender, first;
 
 	r->bad |= flags > (HAS_SKIP | HAS_OUTLINE) || (!flags && !packed);
 	if (flags & HAS_SKIP) {
 		cursor->skip = get_number(r);
-		r->bad |= !cursor->skip;
+		first = get_number(r);
+		cursor->first = (uint32_t)first;
+		r->bad |= !cursor->skip || first >= cursor->nbuckets;
 	}
 	cursor->outline = flags & HAS_OUTLINE;
 	if (!cursor->outline)

@@ -2,7 +2,7 @@
 /*
  * A cursor as bytes: little-endian base-128 numbers {version, epoch, step, nbuckets, [position,
  * delivered, lent, a count per bucket, more]} and XXH32 of them, little-endian. More is left out when
- * it would be 0: {flags, [skip], [base, steps, main_steps, lender, lend_step, lend]}. Where the counts
+ * it would be 0: {flags, [skip, first], [base, steps, main_steps, lender, lend_step, lend]}. Where the counts
  * take too much room, as numbers, flags come first and the counts last, each of `bits` bits. nbuckets 0 is a bare
  * cursor: epoch and step alone say everything (the beginning, the tail), or the counts would not
  * fit and the epoch is planned again up to the step. Plain value.
@@ -23,6 +23,7 @@ struct stkd_cursor {
 	uint64_t delivered;   /* rows of the steps so far */
 	uint64_t lent;        /* steps of the lending bucket so far */
 	uint64_t waiting[STK_SPEC_EDGES_MAX];
+	uint32_t first; /* bucket of the first step, where skip is not 0 */
 	uint64_t
 		skip; /* arrivals that the epoch's first step took in advance and are still to come */
 	bool outline; /* of an epoch, or the rest of one, that is unlike the others: */

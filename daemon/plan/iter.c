@@ -26,6 +26,33 @@ int stkd_iter_new(const struct stkd_plan *plan, const void *cursor, size_t size,
 	return 0;
 }
 
+int stkd_iter_new_from_world(const struct stkd_plan *plan, uint32_t world, const void *cursor,
+			     size_t size, struct stkd_iter **ret, struct stk_err *err)
+{
+	_cleanup_(stkd_iter_freep) struct stkd_iter *iter = NULL;
+	_cleanup_(stkd_plan_freep) struct stkd_plan *other = NULL;
+	_cleanup_(stkd_iter_freep) struct stkd_iter *from = NULL; /* ends before its plan does */
+	int r;
+
+	if (world == plan->world || stk_spec_is_global(plan->spec) ||
+	    !walks[plan->spec->group]->adopt)
+		return stkd_iter_new(plan, cursor, size, ret, err);
+	r = stkd_plan_new(plan->spec, &plan->lengths, world, &other, err);
+	if (r == 0)
+		r = stkd_iter_new(other, cursor, size, &from, err);
+	if (r < 0) {
+		stk_err_prefix(err, "in the world of the state: ");
+		return r;
+	}
+	r = walks[plan->spec->group]->create(plan, &iter, err);
+	if (r == 0)
+		r = iter->ops->adopt(iter, from, err);
+	if (r < 0)
+		return r;
+	*ret = STK_STEAL(iter);
+	return 0;
+}
+
 struct stkd_iter *stkd_iter_free(struct stkd_iter *iter)
 {
 	if (iter)

@@ -15,20 +15,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A page is scheduled so far ahead, when less than the least of it is. */
+#define AHEAD     256
+#define AHEAD_MIN 64
+
 #define SCHEDULE_MAX (UINT64_C(1) << 32) /* draws that are scheduled when a mixture is made */
 
-/* Datasets in a heap, the smallest (key, number) on top. */
-struct heap {
-	uint64_t key[STK_SPEC_DATA_MAX];
-	uint32_t item[STK_SPEC_DATA_MAX], n;
-};
-
-static inline bool before(const struct heap *h, uint32_t a, uint32_t b)
+static inline bool before(const struct stkd_mix_heap *h, uint32_t a, uint32_t b)
 {
 	return h->key[a] != h->key[b] ? h->key[a] < h->key[b] : h->item[a] < h->item[b];
 }
 
-static inline void swap(struct heap *h, uint32_t a, uint32_t b)
+static inline void swap(struct stkd_mix_heap *h, uint32_t a, uint32_t b)
 {
 	uint64_t key = h->key[a];
 	uint32_t item = h->item[a];
@@ -39,7 +37,7 @@ static inline void swap(struct heap *h, uint32_t a, uint32_t b)
 	h->item[b] = item;
 }
 
-static void push(struct heap *h, uint64_t key, uint32_t item)
+static void push(struct stkd_mix_heap *h, uint64_t key, uint32_t item)
 {
 	uint32_t i = h->n++;
 
@@ -49,7 +47,7 @@ static void push(struct heap *h, uint64_t key, uint32_t item)
 		swap(h, i, (i - 1) / 2);
 }
 
-static uint32_t pop(struct heap *h)
+static uint32_t pop(struct stkd_mix_heap *h)
 {
 	uint32_t top = h->item[0], i = 0;
 
@@ -66,18 +64,8 @@ static uint32_t pop(struct heap *h)
 	}
 }
 
-/* Next draws of a period's datasets. */
-struct schedule {
-	const struct stkd_mix *mix;
-	uint64_t place;                    /* that was given last */
-	uint64_t begun[STK_SPEC_DATA_MAX]; /* floor(j * period / w) of the next draw j */
-	uint64_t rest[STK_SPEC_DATA_MAX];  /* and what this division leaves */
-	uint64_t last[STK_SPEC_DATA_MAX];  /* place of it */
-	struct heap ready, later;          /* by last place, by first place */
-};
-
 /* Draw j's places from those of j - 1. */
-static void offer(struct schedule *s, uint32_t d)
+static void offer(struct stkd_mix_schedule *s, uint32_t d)
 {
 	uint64_t w = s->mix->datasets[d].weight;
 	uint64_t first = s->begun[d] + 1, end = s->begun[d] + s->mix->period / w;
@@ -102,7 +90,7 @@ static uint64_t share(const struct stkd_mix *mix, uint32_t d, uint64_t place)
 }
 
 /* Enters the schedule behind a place, where each dataset has had so many draws. */
-static void enter(struct schedule *s, const struct stkd_mix *mix, uint64_t place,
+static void enter(struct stkd_mix_schedule *s, const struct stkd_mix *mix, uint64_t place,
 		  const uint64_t *draws)
 {
 	s->mix = mix;
@@ -121,7 +109,7 @@ static void enter(struct schedule *s, const struct stkd_mix *mix, uint64_t place
 	}
 }
 
-static inline uint32_t step(struct schedule *s)
+static inline uint32_t step(struct stkd_mix_schedule *s)
 {
 	uint32_t d;
 
@@ -220,7 +208,7 @@ static uint32_t count_ends(const struct stkd_mix *mix, uint64_t lap, uint64_t *l
 /* Runs a period, or an epoch if that is shorter: notes the pages, finds the end. */
 static int run(struct stkd_mix *mix, int stop, struct stk_err *err)
 {
-	_cleanup_(stk_freep) struct schedule *s = calloc(1, sizeof(*s));
+	_cleanup_(stk_freep) struct stkd_mix_schedule *s = calloc(1, sizeof(*s));
 	uint64_t draws[STK_SPEC_DATA_MAX] = {0}, left[STK_SPEC_DATA_MAX], end = 0, room = 0;
 	bool never = stop == STK_STOP_NEVER;
 	uint64_t lap = never ? 1 : last_lap(mix, stop);
@@ -331,15 +319,19 @@ static void load(const struct stkd_mix *mix, struct stkd_mix_page *page)
 {
 	const struct stkd_mix_entry *entry = &mix->entries[page->page];
 	uint64_t place = page->page * STKD_MIX_PAGE;
-	struct schedule s;
 
 	for (uint32_t d = 0; d < mix->n; d++)
 		page->draws[d] = share(mix, d, place) + (entry->ahead[d / 64] >> d % 64 & 1);
-	enter(&s, mix, place, page->draws);
+	enter(&page->schedule, mix, place, page->draws);
 	page->n = (uint32_t)STK_MIN(mix->period - place, (uint64_t)STKD_MIX_PAGE);
-	for (uint32_t i = 0; i < page->n; i++)
-		page->choice[i] = (uint8_t)step(&s);
-	page->at = 0;
+	page->at = page->have = 0;
+}
+
+/* A page is scheduled as far as it is read. */
+static void extend(struct stkd_mix_page *page, uint32_t to)
+{
+	while (page->have < to)
+		page->choice[page->have++] = (uint8_t)step(&page->schedule);
 }
 
 uint32_t stkd_mix_page_seek(const struct stkd_mix *mix, struct stkd_mix_page *page,
@@ -357,9 +349,11 @@ uint32_t stkd_mix_page_seek(const struct stkd_mix *mix, struct stkd_mix_page *pa
 	for (uint32_t d = 0; page->lap != lap && d < mix->n; d++)
 		page->draws[d] += (lap - page->lap) * mix->datasets[d].weight;
 	page->lap = lap;
+	if (page->have < STK_MIN(page->n, to + AHEAD_MIN))
+		extend(page, STK_MIN(page->n, to + AHEAD));
 	for (; page->at < to; page->at++)
 		page->draws[page->choice[page->at]]++;
 	while (page->at > to)
 		page->draws[page->choice[--page->at]]--;
-	return page->n - to;
+	return page->have - to;
 }

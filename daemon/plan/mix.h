@@ -10,7 +10,7 @@
 #include "proto/err.h"
 #include "proto/spec.h"
 
-#define STKD_MIX_PAGE 65536 /* positions between two places where the schedule can be entered */
+#define STKD_MIX_PAGE 4096 /* positions between two places where the schedule can be entered */
 
 struct stkd_mix_dataset {
 	uint64_t first, count; /* its samples */
@@ -52,17 +52,37 @@ static inline bool stkd_mix_is_plain(const struct stkd_mix *mix)
 	return mix->n == 1 && mix->draws != UINT64_MAX;
 }
 
+/* Datasets in a heap, the smallest (key, number) on top. */
+struct stkd_mix_heap {
+	uint64_t key[STK_SPEC_DATA_MAX];
+	uint32_t item[STK_SPEC_DATA_MAX], n;
+};
+
+/* The next draws of a period's datasets. */
+struct stkd_mix_schedule {
+	const struct stkd_mix *mix;
+	uint64_t place; /* that was given last */
+	uint64_t begun
+		[STK_SPEC_DATA_MAX]; /* floor(j * period / w) of the draw behind the next one */
+	uint64_t rest[STK_SPEC_DATA_MAX];  /* and what this division leaves */
+	uint64_t last[STK_SPEC_DATA_MAX];  /* last place of the next one */
+	struct stkd_mix_heap ready, later; /* by last place, by first place */
+};
+
 /* One page of the schedule, and a place in it. */
 struct stkd_mix_page {
 	uint64_t lap, page;                /* which; UINT64_MAX: none yet */
 	uint32_t n;                        /* positions of it */
+	uint32_t have;                     /* and so many of them are scheduled */
 	uint32_t at;                       /* place: draws[] are those before it */
 	uint64_t draws[STK_SPEC_DATA_MAX]; /* of each dataset in this epoch */
+	struct stkd_mix_schedule schedule;
 	uint8_t choice[STKD_MIX_PAGE];
 };
 
 void stkd_mix_page_reset(struct stkd_mix_page *page);
-/* Goes to a position. Returns how many positions from there on are in the page. */
+/* Goes to a position. Returns how many positions from there on can be read: at least 64, or the rest
+ * of the page. */
 uint32_t stkd_mix_page_seek(const struct stkd_mix *mix, struct stkd_mix_page *page,
 			    uint64_t position);
 

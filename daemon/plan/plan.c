@@ -359,7 +359,7 @@ static int fill(struct stkd_plan *plan, struct stkd_histogram *h, struct stk_err
 				       : stkd_shapes_edges(plan, h, err);
 	if (r < 0)
 		return r;
-	r = stkd_shapes_rows(plan, plan->counts.shortest, shortest2, err);
+	r = stkd_shapes_rows(plan, STK_MIN(plan->counts.shortest, plan->limit), shortest2, err);
 	if (r < 0)
 		return r;
 	if (stkd_is_packed(plan->spec))

@@ -131,6 +131,17 @@ struct stkd_part {
  */
 int stkd_iter_new(const struct stkd_plan *plan, const void *cursor, size_t size,
 		  struct stkd_iter **ret, struct stk_err *err);
+/**
+ * stkd_iter_new_from_world() - continue after a cursor that an iterator of another world made
+ * @world: of that cursor; all else is the same
+ *
+ * With a global batch the steps go on exactly as they would have. With rows of each rank the rest of
+ * the epoch is cut into steps of this world: each sample is still delivered exactly once, and the
+ * number of the next step is one more than that of the last one there. Makes the plan of the other
+ * world meanwhile, and reads the lengths of the rest of the epoch.
+ */
+int stkd_iter_new_from_world(const struct stkd_plan *plan, uint32_t world, const void *cursor,
+			     size_t size, struct stkd_iter **ret, struct stk_err *err);
 struct stkd_iter *stkd_iter_free(struct stkd_iter *iter);
 STK_DEFINE_CLEANUP(struct stkd_iter *, stkd_iter_free)
 
