@@ -29,7 +29,9 @@ void stkd_order_init(struct stkd_order *order, int kind, uint64_t n, uint64_t se
 
 	while (bits < 64 && n > UINT64_C(1) << bits)
 		bits++;
-	*order = (struct stkd_order){.n = n, .kind = kind, .right_bits = bits / 2};
+	/* A single index would walk through the smallest domain to come back to itself. */
+	*order = (struct stkd_order){
+		.n = n, .kind = n > 1 ? kind : STK_ORDER_NONE, .right_bits = bits / 2};
 	order->left = ((n - 1) >> order->right_bits) + 1; /* rounded up; n 0 has no indexes */
 	if (order->left < UINT64_C(1) << BITS_MIN / 2)
 		order->left = UINT64_C(1) << BITS_MIN / 2;
