@@ -20,6 +20,7 @@ enum {
 	ALREADY_REGISTERED = 712,
 	NOT_REGISTERED = 713,
 	INVALID_HANDLE = 400,
+	CAPTURE_UNSUPPORTED = 900,
 };
 
 #define API STANDIN_PUBLIC __attribute__((noinline))
@@ -89,7 +90,7 @@ static struct stream *streams, *legacy[DEVICES_MAX];
 static struct event *events;
 static struct range *ranges;
 static struct call *calls;
-static bool contexts[DEVICES_MAX];
+static bool contexts[DEVICES_MAX], capturing;
 static int ndevices = 2;
 static _Atomic unsigned delay_us;
 static unsigned nstreams, nevents;
@@ -98,6 +99,7 @@ static unsigned era; /* per-thread streams of an older one are dead */
 
 static __thread int current;
 static __thread int last_error;
+static __thread int capture_mode; /* 0: global */
 static __thread struct stream *own[DEVICES_MAX];
 static __thread unsigned own_era;
 
@@ -148,6 +150,13 @@ static int leave(int code)
 	pthread_mutex_unlock(&lock);
 	return finish(code);
 }
+
+/* What a capture in global mode forbids to threads that have not relaxed. */
+#define FORBIDDEN_IN_CAPTURE()                                                                     \
+	do {                                                                                       \
+		if (capturing && capture_mode != STK__CUDA_CAPTURE_RELAXED)                        \
+			return leave(CAPTURE_UNSUPPORTED);                                         \
+	} while (0)
 
 #define ENTER(touches)                                                                             \
 	do {                                                                                       \
@@ -225,6 +234,7 @@ API int cudaHostRegister(void *base, size_t size, unsigned flags)
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
 	ENTER(true);
+	FORBIDDEN_IN_CAPTURE();
 	if ((uintptr_t)base % page || size % page)
 		DIE("registering %zu bytes at %p: not whole pages", size, base);
 	if (size > PIECE_MAX)
@@ -276,6 +286,7 @@ API int cudaFreeHost(void *p)
 API int cudaMalloc(void **ret, size_t size)
 {
 	ENTER(true);
+	FORBIDDEN_IN_CAPTURE();
 	*ret = aligned_alloc(256, stk_align_up(size, 256));
 	memset(*ret, 0xCC, size);
 	add_range(DEVICE, *ret, size);
@@ -579,6 +590,7 @@ API int cudaEventQuery(void *event)
 	struct event *e;
 
 	ENTER(true);
+	FORBIDDEN_IN_CAPTURE();
 	e = event_of(event);
 	if (!e)
 		return leave(INVALID_HANDLE);
@@ -659,11 +671,10 @@ API int cudaDeviceGetPCIBusId(char *ret, int size, int device)
 
 API int cudaThreadExchangeStreamCaptureMode(int *mode)
 {
-	static __thread int mine;
-	int old = mine;
+	int old = capture_mode;
 
 	ENTER(false);
-	mine = *mode;
+	capture_mode = *mode;
 	*mode = old;
 	return leave(0);
 }
@@ -742,6 +753,13 @@ void standin_delay_us(unsigned us)
 {
 	pthread_mutex_lock(&lock);
 	delay_us = us;
+	pthread_mutex_unlock(&lock);
+}
+
+void standin_capture(bool on)
+{
+	pthread_mutex_lock(&lock);
+	capturing = on;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -827,6 +845,7 @@ void standin_reset(void)
 	for (struct call *c = calls; c; c = c->next)
 		c->n = c->fail_times = 0;
 	memset(contexts, 0, sizeof(contexts));
+	capturing = false;
 	ndevices = 2;
 	delay_us = 0;
 	pageable = 0;

@@ -24,6 +24,8 @@ STANDIN_PUBLIC void standin_devices(int n);
 /* Each copy takes so long. */
 STANDIN_PUBLIC void standin_delay_us(unsigned us);
 STANDIN_PUBLIC bool standin_has_context(int device);
+/* Somebody captures a graph in global mode: calls that could disturb it fail unless relaxed. */
+STANDIN_PUBLIC void standin_capture(bool on);
 /* The error that the thread's next check would find. */
 STANDIN_PUBLIC int standin_last_error(void);
 /* A kernel: runs on the stream's thread in its order. */

@@ -11,12 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "client/cuda/pin.h"
 #include "client/cuda/runtime.h"
 #include "client/cuda/stoker_cuda.h"
 #include "tests/cuda/standin.h"
@@ -528,6 +530,27 @@ static void closing_waits_for_copies_under_way(void **state)
 	close_all(f);
 }
 
+static void a_capture_elsewhere_is_not_disturbed(void **state)
+{
+	struct fixture *f = *state;
+
+	standin_capture(true);
+	f->cuda = stk_cuda_close(f->cuda);
+	open_cuda(f);
+	for (int i = 0; i < 6; i++) {
+		struct stk_cuda_batch *batch;
+
+		publish(f);
+		batch = next_batch(f);
+		settle(f);
+		assert_int_equal(stk_cuda_release(batch, f->stream), 0);
+		for (int k = 0; k < 1000 && !drain(f); k++)
+			assert_int_equal(look(f), STK_TIMEOUT);
+	}
+	close_all(f);
+	assert_int_equal(standin_last_error(), 0);
+}
+
 /* Devices. */
 
 static void only_the_device_asked_for_gets_a_context_and_the_current_one_stays(void **state)
@@ -810,6 +833,45 @@ static void opening_and_closing_many_times_leaves_nothing(void **state)
 	assert_in_range(fake_count("map_files"), maps - 8, maps + 8);
 }
 
+/* The registration alone, of memory that is never touched. */
+static void register_sparse(uint32_t nslots, uint64_t slot_size, unsigned pieces)
+{
+	struct stk__session s = {.geometry = {.nslots = nslots, .slot_size = slot_size},
+				 .lock = PTHREAD_MUTEX_INITIALIZER,
+				 .slots_size = nslots * slot_size};
+	int fd = memfd_create("sparse", MFD_CLOEXEC);
+	uint64_t before = standin_calls("cudaHostRegister");
+	struct stk__cuda_device *device;
+	struct stk_err err;
+
+	assert_int_equal(ftruncate(fd, (off_t)s.slots_size), 0);
+	s.slots =
+		mmap(NULL, s.slots_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	assert_ptr_not_equal(s.slots, MAP_FAILED);
+	assert_int_equal(stk__cuda_device_new(0, &device, &err), 0);
+	assert_int_equal(stk__cuda_pin(device, &s, &err), 0);
+	assert_int_equal(standin_calls("cudaHostRegister") - before, pieces);
+	assert_int_equal(standin_registered_bytes(), s.slots_size);
+	s.pin->end(s.pin);
+	assert_int_equal(standin_registered_bytes(), 0);
+	stk__cuda_device_unref(device);
+	munmap(s.slots, s.slots_size);
+	close(fd);
+}
+
+static void pieces_are_of_whole_slots_and_at_most_a_gib(void **state)
+{
+	const uint64_t mib = UINT64_C(1) << 20;
+
+	(void)state;
+	register_sparse(7, 300 * mib, 3);
+	register_sparse(3, 600 * mib, 3);
+	register_sparse(4, 512 * mib, 2);
+	register_sparse(2, 1024 * mib, 2);
+	register_sparse(1000, mib, 1);
+	standin_reset();
+}
+
 /* Each error in turn. */
 
 static void every_function_that_fails_is_named_and_nothing_is_lost(void **state)
@@ -968,17 +1030,19 @@ static void batches_may_be_released_on_another_thread(void **state)
 
 /* After a lost connection. */
 
-static void an_old_session_stays_registered_until_its_last_batch_is_back(void **state)
+static void lose_the_connection(struct fixture *f, int device)
 {
-	struct fixture *f = *state;
 	struct stk_cuda_batch *a, *b;
 	struct check check[2] = {0};
 
 	f->opts.reconnect_ms = 5000;
+	f->cuda_opts.device = device;
 	close_all(f);
 	open_client(f);
 	open_cuda(f);
+	cudaSetDevice(device);
 	assert_int_equal(cudaStreamCreateWithFlags(&f->stream, 1), 0);
+	cudaSetDevice(0);
 	standin_delay_us(150000);
 	publish(f);
 	a = next_batch(f);
@@ -1002,6 +1066,16 @@ static void an_old_session_stays_registered_until_its_last_batch_is_back(void **
 	assert_int_equal(standin_registered_bytes(), FAKE_SLOTS * FAKE_SLOT_SIZE);
 	assert_int_equal(standin_calls("cudaHostRegister"), 2);
 	assert_int_equal(f->warnings, 0);
+}
+
+static void an_old_session_stays_registered_until_its_last_batch_is_back(void **state)
+{
+	lose_the_connection(*state, 0);
+}
+
+static void so_does_one_of_a_device_that_is_not_current(void **state)
+{
+	lose_the_connection(*state, 1);
 }
 
 static void a_forked_child_is_told_and_leaves_cuda_alone(void **state)
@@ -1053,6 +1127,7 @@ int main(void)
 		WITH(a_seek_drops_what_was_copied_ahead),
 		WITH(batches_outlive_their_pipeline_and_client),
 		WITH(closing_waits_for_copies_under_way),
+		WITH(a_capture_elsewhere_is_not_disturbed),
 		CLIENT(only_the_device_asked_for_gets_a_context_and_the_current_one_stays),
 		WITH(one_thread_feeds_two_devices),
 		CLIENT(a_per_thread_stream_needs_the_device_to_be_current),
@@ -1063,6 +1138,7 @@ int main(void)
 		CLIENT(memory_that_the_caller_does_not_want_pinned_is_not),
 		CLIENT(a_large_piece_that_is_refused_is_tried_in_smaller_ones),
 		CLIENT(half_a_registration_is_undone),
+		cmocka_unit_test(pieces_are_of_whole_slots_and_at_most_a_gib),
 		CLIENT(shared_slots_are_registered_writable_and_read_only_again_after),
 		CLIENT(opening_and_closing_many_times_leaves_nothing),
 		WITH(every_function_that_fails_is_named_and_nothing_is_lost),
@@ -1071,6 +1147,7 @@ int main(void)
 		CLIENT(a_host_batch_goes_back_when_the_streams_that_read_it_are_done),
 		WITH(batches_may_be_released_on_another_thread),
 		CLIENT(an_old_session_stays_registered_until_its_last_batch_is_back),
+		CLIENT(so_does_one_of_a_device_that_is_not_current),
 		WITH(a_forked_child_is_told_and_leaves_cuda_alone),
 	};
 
