@@ -3,6 +3,7 @@
  * keysdoc yaml: prints config/stokerd.yaml, every key commented out at its default.
  * keysdoc check FILE: whether FILE is exactly that.
  * keysdoc man TEMPLATE: prints a man page; a line such as @stream@ becomes the keys of that table.
+ * keysdoc stub TEMPLATE: prints a stub for Python; the line @KEYS@ becomes the stream's keys.
  * Run at build time: what is documented is what the parser's tables say.
  */
 #include <stdio.h>
@@ -112,8 +113,71 @@ static int print_man(const char *path)
 	return fflush(stdout) ? 1 : 0;
 }
 
+static void print_type(const struct stk_key *key)
+{
+	switch (key->type) {
+	case STK_KEY_U32:
+	case STK_KEY_U64:
+		fputs("int", stdout);
+		return;
+	case STK_KEY_SIZE:
+	case STK_KEY_DURATION:
+		fputs("int | str", stdout);
+		return;
+	case STK_KEY_BOOL:
+		fputs("bool", stdout);
+		return;
+	case STK_KEY_STRING:
+		fputs("str", stdout);
+		return;
+	case STK_KEY_ENUM:
+		fputs("Literal[", stdout);
+		for (int i = 0; key->names[i]; i++)
+			printf("%s\"%s\"", i ? ", " : "", key->names[i]);
+		putchar(']');
+		return;
+	default:
+		fputs("Any", stdout);
+	}
+}
+
+/* Name and data are the loader's first argument. */
+static void print_stub_keys(void)
+{
+	for (size_t i = 0; i < stk_spec_table.nkeys; i++) {
+		const struct stk_key *key = &stk_spec_table.keys[i];
+
+		if (!strcmp(key->name, "name") || !strcmp(key->name, "data"))
+			continue;
+		printf("        %s: ", key->name);
+		print_type(key);
+		puts(" = ...,");
+	}
+}
+
+static int print_stub(const char *path)
+{
+	FILE *in = fopen(path, "re");
+	char line[4096];
+
+	if (!in) {
+		perror(path);
+		return 1;
+	}
+	while (fgets(line, sizeof(line), in)) {
+		if (!strcmp(line, "@KEYS@\n"))
+			print_stub_keys();
+		else
+			fputs(line, stdout);
+	}
+	fclose(in);
+	return fflush(stdout) ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 3 && !strcmp(argv[1], "stub"))
+		return print_stub(argv[2]);
 	if (argc == 2 && !strcmp(argv[1], "yaml"))
 		return print_yaml(stdout);
 	if (argc == 3 && !strcmp(argv[1], "check"))
