@@ -77,16 +77,17 @@ static bool is_exhausted(int r)
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
 }
 
-static int open_shards(struct stkd_dataset *dataset, const struct stkd_files *files,
-		       const struct stkd_shard_limits *limits, struct stkd_progress *progress,
-		       struct stk_err *err)
+/* The shards of one dataset; @base: number of its first one. */
+static int open_shards(struct stkd_dataset *dataset, const char *path, size_t base,
+		       const struct stkd_files *files, const struct stkd_shard_limits *limits,
+		       struct stkd_progress *progress, struct stk_err *err)
 {
 	struct stk_err reason = {0};
 	struct bad bad = {0};
 
 	progress_start(progress, "opening shards", files->n);
 	for (size_t i = 0; i < files->n; i++) {
-		struct stkd_shard **shard = &dataset->shards[i];
+		struct stkd_shard **shard = &dataset->shards[base + i];
 		int r = stkd_shard_open(files->paths[i], limits, shard, &reason);
 
 		if (r >= 0 && files->manifest)
@@ -104,7 +105,7 @@ static int open_shards(struct stkd_dataset *dataset, const struct stkd_files *fi
 			    files->strangers[i]);
 		bad_add(&bad, reason.text);
 	}
-	return bad.n ? bad_result(&bad, dataset->path, files->n + files->nstrangers, err) : 0;
+	return bad.n ? bad_result(&bad, path, files->n + files->nstrangers, err) : 0;
 }
 
 static int take_fields(struct stkd_dataset *dataset, const struct stkd_shard *model,
@@ -117,8 +118,10 @@ static int take_fields(struct stkd_dataset *dataset, const struct stkd_shard *mo
 	dataset->fields = calloc(dataset->nfields, sizeof(*dataset->fields));
 	dataset->field_of = calloc(dataset->nshards * dataset->nfields, sizeof(*dataset->field_of));
 	dataset->aligned = calloc(dataset->nfields, sizeof(*dataset->aligned));
+	dataset->aligned2 = calloc(dataset->nfields, sizeof(*dataset->aligned2));
 	dataset->longest = calloc(dataset->nfields, sizeof(*dataset->longest));
-	if (!dataset->fields || !dataset->field_of || !dataset->aligned || !dataset->longest)
+	if (!dataset->fields || !dataset->field_of || !dataset->aligned || !dataset->aligned2 ||
+	    !dataset->longest)
 		return stk_err_set(err, -ENOMEM, "%s: no memory", dataset->path);
 	memcpy(dataset->fields, model->fields, dataset->nfields * sizeof(*dataset->fields));
 	/* Both lists are sorted and equal: an index means the same field in every shard. */
@@ -208,7 +211,7 @@ static int choose_length(struct stkd_dataset *dataset, const char *length, bool 
 			   dataset->path, text);
 }
 
-static int map_lengths(struct stkd_dataset *dataset, struct stk_err *err)
+static int map_lengths(const struct stkd_dataset *dataset, uint32_t **ret, struct stk_err *err)
 {
 	uint64_t size;
 	void *map;
@@ -222,7 +225,7 @@ static int map_lengths(struct stkd_dataset *dataset, struct stk_err *err)
 				   "%s: no memory for the lengths of %" PRIu64 " samples: %" PRIu64
 				   " bytes",
 				   dataset->path, dataset->count, size);
-	dataset->lengths = map;
+	*ret = map;
 	return 0;
 }
 
@@ -256,6 +259,10 @@ static int compare_lengths(struct stkd_dataset *dataset, size_t shard, uint32_t 
 		take_longest(dataset, field, chunk, n);
 		if (dataset->aligned[field] && memcmp(chunk, lengths + i, n * sizeof(*chunk)) != 0)
 			dataset->aligned[field] = false;
+		if (dataset->aligned2[field] &&
+		    memcmp(chunk, dataset->lengths2 + dataset->first[shard] + i,
+			   n * sizeof(*chunk)) != 0)
+			dataset->aligned2[field] = false;
 	}
 	return 0;
 }
@@ -273,6 +280,17 @@ static int read_shard_lengths(struct stkd_dataset *dataset, size_t shard, struct
 	if (r < 0)
 		return r;
 	take_longest(dataset, field, out, count);
+	if (dataset->lengths2) {
+		r = stkd_shard_lengths(
+			dataset->shards[shard],
+			dataset->field_of[shard * dataset->nfields + dataset->length2_field], 0,
+			count, dataset->lengths2 + dataset->first[shard], err);
+		if (r < 0)
+			return r;
+		if (dataset->aligned2[field] &&
+		    memcmp(out, dataset->lengths2 + dataset->first[shard], count * sizeof(*out)))
+			dataset->aligned2[field] = false;
+	}
 	for (uint32_t f = 0; f < dataset->nfields; f++) {
 		if (!dataset->fields[f].ragged || f == field)
 			continue;
@@ -290,11 +308,15 @@ static int read_lengths(struct stkd_dataset *dataset, struct stkd_progress *prog
 
 	if (dataset->length_field == UINT32_MAX)
 		return 0;
-	r = map_lengths(dataset, err);
+	r = map_lengths(dataset, &dataset->lengths, err);
+	if (r >= 0 && dataset->length2_field != UINT32_MAX)
+		r = map_lengths(dataset, &dataset->lengths2, err);
 	if (r < 0)
 		return r;
 	for (uint32_t f = 0; f < dataset->nfields; f++)
-		dataset->aligned[f] = dataset->fields[f].ragged;
+		dataset->aligned[f] = dataset->aligned2[f] = dataset->fields[f].ragged;
+	for (uint32_t f = 0; !dataset->lengths2 && f < dataset->nfields; f++)
+		dataset->aligned2[f] = false;
 	progress_start(progress, "reading lengths", dataset->nshards);
 	for (size_t i = 0; i < dataset->nshards; i++) {
 		if (dataset->shards[i]->count)
@@ -315,17 +337,19 @@ struct shard_print {
 };
 static_assert(sizeof(struct shard_print) == 48, "hashed as bytes: no padding");
 
-static int take_fingerprint(struct stkd_dataset *dataset, const struct stkd_files *files,
-			    struct stk_err *err)
-{
-	XXH3_state_t *state = XXH3_createState();
-	XXH128_canonical_t canonical;
+/* Datasets that are opened as one. */
+struct parts {
+	const char *const *paths;
+	uint32_t n;
+	struct stkd_files **files; /* of each */
+	size_t *base;              /* its first shard; n + 1 */
+};
 
-	if (!state)
-		return stk_err_set(err, -ENOMEM, "%s: no memory", dataset->path);
-	XXH3_128bits_reset(state);
-	for (size_t i = 0; i < dataset->nshards; i++) {
-		const struct stkd_shard *shard = dataset->shards[i];
+static void print_shards(const struct stkd_dataset *dataset, const struct stkd_files *files,
+			 size_t base, XXH3_state_t *state)
+{
+	for (size_t i = 0; i < files->n; i++) {
+		const struct stkd_shard *shard = dataset->shards[base + i];
 		struct shard_print print = {
 			.count = htole64(shard->count),
 			.payload_size = htole64(shard->payload_size),
@@ -334,10 +358,29 @@ static int take_fingerprint(struct stkd_dataset *dataset, const struct stkd_file
 
 		XXH128_canonicalFromHash(
 			&print.lengths,
-			XXH3_128bits(size ? dataset->lengths + dataset->first[i] : NULL, size));
+			XXH3_128bits(size ? dataset->lengths + dataset->first[base + i] : NULL,
+				     size));
 		if (files->manifest)
 			print.content = files->manifest->shards[i].hash;
 		XXH3_128bits_update(state, &print, sizeof(print));
+	}
+}
+
+static int take_fingerprint(struct stkd_dataset *dataset, const struct parts *parts,
+			    struct stk_err *err)
+{
+	XXH3_state_t *state = XXH3_createState();
+	XXH128_canonical_t canonical;
+
+	if (!state)
+		return stk_err_set(err, -ENOMEM, "%s: no memory", dataset->path);
+	XXH3_128bits_reset(state);
+	for (uint32_t p = 0; p < parts->n; p++) {
+		uint64_t start = htole64(dataset->starts[p]);
+
+		print_shards(dataset, parts->files[p], parts->base[p], state);
+		if (parts->n > 1)
+			XXH3_128bits_update(state, &start, sizeof(start));
 	}
 	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
 	memcpy(dataset->fingerprint.bytes, canonical.digest, sizeof(dataset->fingerprint.bytes));
@@ -345,67 +388,158 @@ static int take_fingerprint(struct stkd_dataset *dataset, const struct stkd_file
 	return 0;
 }
 
-static int fill(struct stkd_dataset *dataset, const char *length, bool any,
+static int find_parts(struct stkd_dataset *dataset, struct parts *parts,
+		      struct stkd_progress *progress, struct stk_err *err)
+{
+	progress_start(progress, "finding shards", 0);
+	parts->files = calloc(parts->n, sizeof(*parts->files));
+	parts->base = calloc(parts->n + 1, sizeof(*parts->base));
+	dataset->starts = calloc(parts->n + 1, sizeof(*dataset->starts));
+	if (!parts->files || !parts->base || !dataset->starts)
+		return stk_err_set(err, -ENOMEM, "%s: no memory", dataset->path);
+	dataset->ndatasets = parts->n;
+	for (uint32_t p = 0; p < parts->n; p++) {
+		int r = stkd_files_find(parts->paths[p], &parts->files[p], err);
+
+		if (r < 0)
+			return r;
+		parts->base[p + 1] = parts->base[p] + parts->files[p]->n;
+	}
+	dataset->nshards = parts->base[parts->n];
+	dataset->shards = calloc(dataset->nshards + 1, sizeof(struct stkd_shard *));
+	dataset->first = calloc(dataset->nshards + 1, sizeof(*dataset->first));
+	if (!dataset->shards || !dataset->first)
+		return stk_err_set(err, -ENOMEM, "%s: no memory", dataset->path);
+	return 0;
+}
+
+static void parts_deinit(struct parts *parts)
+{
+	for (uint32_t p = 0; parts->files && p < parts->n; p++)
+		stkd_files_free(parts->files[p]);
+	free(parts->files);
+	free(parts->base);
+}
+
+static int open_parts(struct stkd_dataset *dataset, const struct parts *parts,
+		      const struct stkd_shard_limits *limits, struct stkd_progress *progress,
+		      struct stk_err *err)
+{
+	int r = 0;
+
+	for (uint32_t p = 0; r >= 0 && p < parts->n; p++)
+		r = open_shards(dataset, parts->paths[p], parts->base[p], parts->files[p], limits,
+				progress, err);
+	if (r >= 0)
+		r = agree(dataset, err);
+	for (uint32_t p = 0; r >= 0 && p < parts->n; p++) {
+		dataset->starts[p] = dataset->first[parts->base[p]];
+		if (parts->files[p]->manifest)
+			r = stkd_manifest_check_fields(parts->files[p]->manifest, dataset->fields,
+						       dataset->nfields, err);
+	}
+	dataset->starts[parts->n] = dataset->count;
+	return r;
+}
+
+/* What an opener asks for. */
+struct wanted {
+	const char *length, *length2;
+	bool any;
+};
+
+static int choose_lengths(struct stkd_dataset *dataset, const struct wanted *wanted,
+			  struct stk_err *err)
+{
+	int r;
+
+	if (wanted->length2) {
+		r = choose_length(dataset, wanted->length2, false, err);
+		if (r < 0)
+			return r;
+		dataset->length2_field = dataset->length_field;
+	}
+	return choose_length(dataset, wanted->length, wanted->any, err);
+}
+
+static int fill(struct stkd_dataset *dataset, struct parts *parts, const struct wanted *wanted,
 		const struct stkd_shard_limits *limits, struct stkd_progress *progress,
 		struct stk_err *err)
 {
-	_cleanup_(stkd_files_freep) struct stkd_files *files = NULL;
-	int r;
+	int r = find_parts(dataset, parts, progress, err);
 
-	progress_start(progress, "finding shards", 0);
-	r = stkd_files_find(dataset->path, &files, err);
-	if (r < 0)
-		return r;
-	dataset->shards = calloc(files->n + 1, sizeof(struct stkd_shard *));
-	dataset->first = calloc(files->n + 1, sizeof(*dataset->first));
-	if (!dataset->shards || !dataset->first)
-		return stk_err_set(err, -ENOMEM, "%s: no memory", dataset->path);
-	dataset->nshards = files->n;
-	r = open_shards(dataset, files, limits, progress, err);
 	if (r >= 0)
-		r = agree(dataset, err);
-	if (r >= 0 && files->manifest)
-		r = stkd_manifest_check_fields(files->manifest, dataset->fields, dataset->nfields,
-					       err);
+		r = open_parts(dataset, parts, limits, progress, err);
 	if (r >= 0)
-		r = choose_length(dataset, length, any, err);
+		r = choose_lengths(dataset, wanted, err);
 	if (r >= 0)
 		r = read_lengths(dataset, progress, err);
-	return r < 0 ? r : take_fingerprint(dataset, files, err);
+	return r < 0 ? r : take_fingerprint(dataset, parts, err);
 }
 
-static int open_dataset(const char *path, const char *length, bool any,
-			const struct stkd_shard_limits *limits, struct stkd_progress *progress,
-			struct stkd_dataset **ret, struct stk_err *err)
+/* For messages: the path, or all of them. */
+static char *join_paths(const char *const *paths, uint32_t n)
+{
+	size_t size = 1;
+	char *text;
+
+	for (uint32_t p = 0; p < n; p++)
+		size += strlen(paths[p]) + 2;
+	text = calloc(1, size);
+	for (uint32_t p = 0; text && p < n; p++) {
+		strcat(text, p ? ", " : "");
+		strcat(text, paths[p]);
+	}
+	return text;
+}
+
+static int open_all(const char *const *paths, uint32_t n, const struct wanted *wanted,
+		    const struct stkd_shard_limits *limits, struct stkd_progress *progress,
+		    struct stkd_dataset **ret, struct stk_err *err)
 {
 	_cleanup_(stkd_dataset_freep) struct stkd_dataset *dataset = NULL;
+	struct parts parts = {.paths = paths, .n = n};
 	int r;
 
 	dataset = calloc(1, sizeof(*dataset));
 	if (!dataset)
-		return stk_err_set(err, -ENOMEM, "%s: no memory", path);
-	dataset->path = strdup(path);
+		return stk_err_set(err, -ENOMEM, "%s: no memory", paths[0]);
+	dataset->length2_field = UINT32_MAX;
+	dataset->path = join_paths(paths, n);
 	if (!dataset->path)
-		return stk_err_set(err, -ENOMEM, "%s: no memory", path);
-	r = fill(dataset, length, any, limits, progress, err);
+		return stk_err_set(err, -ENOMEM, "%s: no memory", paths[0]);
+	r = fill(dataset, &parts, wanted, limits, progress, err);
+	parts_deinit(&parts);
 	if (r < 0)
 		return r;
 	*ret = STK_STEAL(dataset);
 	return 0;
 }
 
+int stkd_dataset_open_list(const char *const *paths, uint32_t npaths, const char *length,
+			   const char *length2, const struct stkd_shard_limits *limits,
+			   struct stkd_progress *progress, struct stkd_dataset **ret,
+			   struct stk_err *err)
+{
+	const struct wanted wanted = {.length = length, .length2 = length2};
+
+	return open_all(paths, npaths, &wanted, limits, progress, ret, err);
+}
+
 int stkd_dataset_open(const char *path, const char *length, const struct stkd_shard_limits *limits,
 		      struct stkd_progress *progress, struct stkd_dataset **ret,
 		      struct stk_err *err)
 {
-	return open_dataset(path, length, false, limits, progress, ret, err);
+	return stkd_dataset_open_list(&path, 1, length, NULL, limits, progress, ret, err);
 }
 
 int stkd_dataset_open_any(const char *path, const char *length,
 			  const struct stkd_shard_limits *limits, struct stkd_progress *progress,
 			  struct stkd_dataset **ret, struct stk_err *err)
 {
-	return open_dataset(path, length, true, limits, progress, ret, err);
+	const struct wanted wanted = {.length = length, .any = true};
+
+	return open_all(&path, 1, &wanted, limits, progress, ret, err);
 }
 
 struct stkd_dataset *stkd_dataset_free(struct stkd_dataset *dataset)
@@ -414,6 +548,8 @@ struct stkd_dataset *stkd_dataset_free(struct stkd_dataset *dataset)
 		return NULL;
 	if (dataset->lengths)
 		munmap(dataset->lengths, dataset->count * sizeof(*dataset->lengths));
+	if (dataset->lengths2)
+		munmap(dataset->lengths2, dataset->count * sizeof(*dataset->lengths2));
 	for (size_t i = 0; i < dataset->nshards; i++)
 		stkd_shard_free(dataset->shards[i]);
 	free(dataset->shards);
@@ -421,6 +557,8 @@ struct stkd_dataset *stkd_dataset_free(struct stkd_dataset *dataset)
 	free(dataset->fields); /* the names are a shard's */
 	free(dataset->field_of);
 	free(dataset->aligned);
+	free(dataset->aligned2);
+	free(dataset->starts);
 	free(dataset->longest);
 	free(dataset->path);
 	free(dataset);

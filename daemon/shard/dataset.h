@@ -32,6 +32,13 @@ struct stkd_dataset {
 	uint32_t *lengths;     /* count entries of the length field; own mapping; NULL: none */
 	bool *aligned; /* per field: ragged with the lengths of the length field in every sample */
 	uint64_t *longest; /* per ragged field: largest length; 0 for fixed */
+	/* Of several datasets in one: first sample of each, and the number of all. */
+	uint64_t *starts;
+	uint32_t ndatasets;
+	/* The second length field, where one was asked for; else UINT32_MAX and NULLs. */
+	uint32_t length2_field;
+	uint32_t *lengths2;
+	bool *aligned2;
 };
 
 /**
@@ -49,6 +56,17 @@ struct stkd_dataset {
 int stkd_dataset_open(const char *path, const char *length, const struct stkd_shard_limits *limits,
 		      struct stkd_progress *progress, struct stkd_dataset **ret,
 		      struct stk_err *err);
+
+/**
+ * stkd_dataset_open_list() - several datasets as one, in this order
+ * @length2: second length field; NULL: none
+ *
+ * As above. Fields agree over all of them; the fingerprint covers where each begins.
+ */
+int stkd_dataset_open_list(const char *const *paths, uint32_t npaths, const char *length,
+			   const char *length2, const struct stkd_shard_limits *limits,
+			   struct stkd_progress *progress, struct stkd_dataset **ret,
+			   struct stk_err *err);
 
 /* As above for tools that only look: the first ragged field where the choice is open, and no length
  * field at all where nothing is ragged. */
