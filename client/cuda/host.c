@@ -13,6 +13,7 @@ struct host_call {
 	struct stk__cuda_deferred *deferred;
 	void *const *streams;
 	uint32_t n;
+	int wrong; /* a stream cannot be used: a negative errno, looked at on the caller's thread */
 	struct stk_err err;
 };
 
@@ -56,10 +57,8 @@ static int record_all(struct host_call *call)
 
 	for (uint32_t i = 0; i < call->n; i++) {
 		void *stream = stk__cuda_stream(c, call->streams[i]);
-		int r = stk__cuda_check_stream(c, stream, &call->err), code;
+		int r = stk__cuda_event_get(c, &d->events[d->n], &call->err), code;
 
-		if (r == 0)
-			r = stk__cuda_event_get(c, &d->events[d->n], &call->err);
 		if (r < 0)
 			return r;
 		code = c->rt->EventRecord(d->events[d->n++], stream);
@@ -77,7 +76,7 @@ static int defer(void *arg)
 	int r;
 
 	pthread_mutex_lock(&c->lock);
-	r = record_all(call);
+	r = call->wrong ? call->wrong : record_all(call);
 	if (r < 0) {
 		/* Nothing tells when the copy is done: it is waited for. */
 		c->err = call->err;
@@ -135,6 +134,8 @@ STK_PUBLIC int stk_cuda_release_host(struct stk_cuda *c, struct stk_batch *batch
 	if (!call.deferred)
 		return -ENOMEM;
 	call.deferred->batch = batch;
+	for (uint32_t i = 0; i < n && !call.wrong; i++)
+		call.wrong = stk__cuda_check_stream(c, stk__cuda_stream(c, streams[i]), &call.err);
 	r = stk__cuda_run(c->device, defer, &call, &call.err);
 	free(call.deferred); /* the device was out of reach: nothing was done */
 	return r;

@@ -11,6 +11,7 @@
 struct use_call {
 	struct stk_cuda_batch *batch;
 	void *stream;
+	int wrong; /* the stream cannot be used: a negative errno, looked at on the caller's thread */
 	bool last; /* out: the pipeline is closed, and no batch is left */
 	struct stk_err err;
 };
@@ -31,9 +32,7 @@ static int release(void *arg)
 
 	pthread_mutex_lock(&c->lock);
 	stk__nvtx_push("stoker release");
-	r = stk__cuda_check_stream(c, call->stream, &call->err);
-	if (r == 0)
-		r = stk__cuda_use(c, slot, call->stream, &call->err);
+	r = call->wrong ? call->wrong : stk__cuda_use(c, slot, call->stream, &call->err);
 	if (r < 0) {
 		c->err = call->err;
 		wait_device(c);
@@ -63,6 +62,7 @@ STK_PUBLIC int stk_cuda_release(struct stk_cuda_batch *batch, void *stream)
 	if (!stk__cuda_usable(c))
 		return -ECHILD;
 	call.stream = stk__cuda_stream(c, stream);
+	call.wrong = stk__cuda_check_stream(c, call.stream, &call.err);
 	/* Another thread may release the last batch, and free all of it, before we are back. */
 	device = stk__cuda_device_ref(c->device);
 	r = stk__cuda_run(device, release, &call, &call.err);

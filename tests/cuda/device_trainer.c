@@ -5,9 +5,10 @@
  * stand-in runtime where libstoker-cuda finds it.
  *
  *   device_trainer --socket S --job J --path P [--host] [--device N] [--depth N] [--flags N]
- *                  [--rank N --world N] [--reconnect MS] [--stop-at N] [KEY=VALUE ...]
+ *                  [--rank N --world N] [--reconnect MS] [--stop-at N] [--pair] [KEY=VALUE ...]
  *
- * --stop-at N: says "stopped" after N batches and goes on when a line comes.
+ * --stop-at N: says "stopped" after N batches and goes on when a line comes. --pair: two replicas of
+ * the rank in this process, each with a pipeline; their batches have to be alike.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -36,7 +37,7 @@ static struct options {
 	struct stk_client_opts client;
 	struct stk_cuda_opts cuda;
 	const char *const *keys;
-	bool host;
+	bool host, pair;
 	unsigned stop_at;
 } o = {
 	.client = {.size = sizeof(o.client), .attach_timeout_ms = 20000},
@@ -162,13 +163,6 @@ static int run(struct stk_client *client, struct stk_cuda *cuda)
 	}
 }
 
-static void print(void)
-{
-	for (unsigned i = 0; i < nhashed; i++)
-		printf("%" PRIu64 " %" PRIu64 " %" PRIu32 " %016" PRIx64 "\n", hashed[i].epoch,
-		       hashed[i].step, hashed[i].micro, hashed[i].sum);
-}
-
 static void print_info(struct stk_cuda *cuda)
 {
 	struct stk_cuda_info info = {.size = sizeof(info)};
@@ -176,6 +170,50 @@ static void print_info(struct stk_cuda *cuda)
 	stk_cuda_info(cuda, &info);
 	printf("info memory %u batches %" PRIu64 " pageable %" PRIu64 " contexts %d%d\n",
 	       info.memory, info.batches, pageable(), has_context(0), has_context(1));
+}
+
+/* Both seats of the feed, in turn. Leaves the hashes of the first. */
+static int run_pair(struct stk_client *client)
+{
+	struct stk_cuda *cuda[2] = {NULL, NULL};
+	struct stk_client *second = NULL;
+	char error[1024] = "";
+	int r;
+
+	o.client.replica = 1;
+	r = stk_client_open(&o.client, &second, error, sizeof(error));
+	if (r == 0)
+		r = stk_cuda_open(client, &o.cuda, &cuda[0], error, sizeof(error));
+	if (r == 0)
+		r = stk_cuda_open(second, &o.cuda, &cuda[1], error, sizeof(error));
+	if (r < 0)
+		fprintf(stderr, "open: %d: %s\n", r, error);
+	find_standin();
+	while (r == 0 || r == STK_EPOCH_END) {
+		r = take_device(cuda[0]);
+		if (take_device(cuda[1]) != r)
+			r = -EPROTO;
+	}
+	synchronize(NULL);
+	if (r == STK_STREAM_END)
+		print_info(cuda[0]);
+	stk_cuda_close(cuda[1]);
+	stk_cuda_close(cuda[0]);
+	stk_client_close(second);
+	for (unsigned i = 0; i < nhashed; i += 2) {
+		if (hashed[i].sum != hashed[i + 1].sum || hashed[i].step != hashed[i + 1].step)
+			return 7;
+		hashed[i / 2] = hashed[i];
+	}
+	nhashed /= 2;
+	return r == STK_STREAM_END ? 0 : 1;
+}
+
+static void print(void)
+{
+	for (unsigned i = 0; i < nhashed; i++)
+		printf("%" PRIu64 " %" PRIu64 " %" PRIu32 " %016" PRIx64 "\n", hashed[i].epoch,
+		       hashed[i].step, hashed[i].micro, hashed[i].sum);
 }
 
 static int run_on_device(struct stk_client *client)
@@ -205,7 +243,7 @@ static void parse(int argc, char **argv)
 		{"host", 0, NULL, 'h'},    {"device", 1, NULL, 'd'}, {"depth", 1, NULL, 'n'},
 		{"flags", 1, NULL, 'f'},   {"rank", 1, NULL, 'r'},   {"world", 1, NULL, 'w'},
 		{"stop-at", 1, NULL, 'a'}, {"pci", 1, NULL, 'i'},    {"reconnect", 1, NULL, 'c'},
-		{NULL, 0, NULL, 0}};
+		{"pair", 0, NULL, 'P'},    {NULL, 0, NULL, 0}};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "+", longs, NULL)) != -1) {
@@ -243,6 +281,10 @@ static void parse(int argc, char **argv)
 		case 'i':
 			o.client.pci = optarg;
 			break;
+		case 'P':
+			o.pair = true;
+			o.client.replicas = 2;
+			break;
 		case 'c':
 			o.client.reconnect_ms = atoi(optarg);
 			break;
@@ -266,7 +308,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "attach: %d: %s\n", r, error);
 		return 1;
 	}
-	r = o.host ? run(client, NULL) : run_on_device(client);
+	r = o.host ? run(client, NULL) : o.pair ? run_pair(client) : run_on_device(client);
 	stk_client_close(client);
 	print();
 	if (check_balance)

@@ -635,8 +635,13 @@ static void a_per_thread_stream_needs_the_device_to_be_current(void **state)
 	cudaSetDevice(1);
 	assert_int_equal(stk_cuda_next(f->cuda, 1000, NULL, &batch), 0);
 	assert_int_equal(stk_cuda_release(batch, NULL), 0);
+	publish(f);
+	assert_int_equal(stk_cuda_next(f->cuda, 1000, NULL, &batch), 0);
 	cudaStreamSynchronize(STK__CUDA_STREAM_PER_THREAD);
 	cudaSetDevice(0);
+	/* The thread's stream of the other device: no order can be had by event. */
+	assert_int_equal(stk_cuda_release(batch, NULL), -EINVAL);
+	assert_int_equal(standin_calls("cudaDeviceSynchronize"), 1);
 }
 
 static void a_device_that_is_not_there_is_named(void **state)

@@ -76,6 +76,13 @@ class Devices(Case):
         self.assertIn("contexts 10", self.finish(first)[1])
         self.assertIn("contexts 01", self.finish(second)[1])
 
+    def test_two_replicas_in_one_process_register_the_same_memory_each(self):
+        d = self.daemon()
+        got, info, said = self.finish(self.start(d, "--pair", env={"STANDIN_DELAY_US": "200"}))
+        self.assertEqual(got, self.on_host(d))
+        self.assertIn("memory 1 batches %d pageable 0" % len(got), info)
+        self.assertEqual(said, "")
+
     def test_a_killed_daemon_costs_no_batch_and_none_comes_twice(self):
         d = self.daemon()
         want = self.on_host(d)
