@@ -50,6 +50,12 @@ int stk__client_reattach(struct stk_client *client);
 /* Makes the session the client's; puts its descriptors into the pollable set. */
 int stk__client_adopt(struct stk_client *client, struct stk__session *session);
 
+/*
+ * Gives back what lies on the ring of eras before this client's: a ring has room for what two eras
+ * leave unread, and each seek may leave the end of a stream.
+ */
+void stk__client_catch_up(struct stk_client *client);
+
 /* From now on the pollable set is readable only when the daemon wrote or hung up. */
 void stk__client_arm(struct stk_client *client);
 

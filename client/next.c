@@ -185,6 +185,23 @@ static int read_entry(struct stk_client *c, struct stk_shm_entry *ret_entry)
 	return c->resumed ? resume(c, ret_entry) : 0;
 }
 
+void stk__client_catch_up(struct stk_client *c)
+{
+	struct stk__session *s = c->session;
+	struct stk_shm_entry e;
+
+	while (stk_ring_read(&s->sub, &e)) {
+		if ((int32_t)(e.era - c->era) >= 0) {
+			s->sub.head--;
+			break;
+		}
+		if (e.kind == STK_SHM_BATCH)
+			stk__session_skip(s, e.slot, s->sub.head - 1);
+	}
+	/* Relaxed: a figure for the eye. */
+	atomic_store_explicit(&s->seat->consumed, s->sub.head, memory_order_relaxed);
+}
+
 /* Takes what is ready. NOTHING: the ring is empty. */
 static int take(struct stk_client *c, struct stk_batch **ret)
 {

@@ -214,6 +214,7 @@ int stk_client_seek(struct stk_client *c, const void *state, size_t size)
 	if (r < 0)
 		return r;
 	c->era = era;
+	stk__client_catch_up(c);
 	c->final = 0;
 	c->resumed = false;
 	c->last = (struct stk__position){0};

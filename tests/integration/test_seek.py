@@ -138,6 +138,20 @@ class Seeks(Case):
         other = self.attached(self.d, self.data, job="other", keys=self.keys, state=t.state())
         self.assertEqual(other.do("next")["step"], 2)
 
+    def test_many_seeks_without_a_look_at_the_batches_lose_nothing(self):
+        t = self.attached(self.d, self.data, keys=["rows=4", "prefetch=2", "epochs=1"])
+        whole = t.run()
+        self.assertEqual(t.last["r"], STREAM_END)
+        end = t.state()
+        for _ in range(30):
+            self.assertEqual(t.do("seek", end)["r"], 0)
+        self.assertEqual(t.do("seek")["r"], 0)
+        again = t.run()
+        self.assertEqual({e.pop("era") for e in batches(again)}, {31})
+        for entry in batches(whole):
+            entry.pop("era")
+        self.assertEqual(again, whole)
+
     def test_seats_that_come_back_at_different_batches_begin_at_the_earliest(self):
         t = self.attached(self.d, self.data, job="other", keys=["rows=4"])
         t.run(3)
