@@ -8,9 +8,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/assemble/transform.h"
 #include "daemon/shard/guard.h"
+
+#define LOOK_MS    20
+#define AHEAD      2   /* rows from the one that is fetched to the one that is written */
+#define PREFETCHED 256 /* bytes */
 
 /* A row as the writers see it; a masked one has no extents. */
 struct row {
@@ -81,6 +86,11 @@ static void write_copy(const struct stkd_op *op, const struct stk_shm_field *fie
 	uint32_t before = op->left ? width - n : 0, skipped = op->shift && n;
 	uint8_t *dst = slot + field->offset + row->index * (width * op->size);
 
+	if (op->row) {
+		op->row(dst, row->extents ? row->extents[op->column].data : NULL,
+			n * op->inner_count, width * op->inner_count, op->pad);
+		return;
+	}
 	n -= skipped;
 	op->fill(dst, op->pad, before * op->inner_count);
 	dst += before * op->size;
@@ -96,6 +106,10 @@ static void write_mask(const struct stkd_op *op, const struct stk_shm_field *fie
 	uint32_t before = op->left ? width - n : 0;
 	uint8_t *dst = slot + field->offset + row->index * (width * op->size);
 
+	if (op->row) {
+		op->row(dst, NULL, n, width, 0);
+		return;
+	}
 	op->fill(dst, 0, before);
 	op->fill(dst + before * op->size, 1, n);
 	op->fill(dst + (before + n) * op->size, 0, width - before - n);
@@ -233,6 +247,14 @@ static int copy_row(struct stkd_run *run, uint32_t index, const struct stkd_exte
 	return 0;
 }
 
+/* The beginning of a row that comes soon; the processor finds the rest by itself. */
+static void prefetch(const struct stkd_extent *extents, uint32_t ncolumns)
+{
+	for (uint32_t c = 0; c < ncolumns; c++)
+		for (uint64_t at = 0; at < STK_MIN(extents[c].size, PREFETCHED); at += 64)
+			__builtin_prefetch((const uint8_t *)extents[c].data + at);
+}
+
 /* Rows [first, first + n) that hold samples; n is small enough for the extents. */
 static int copy_rows(struct stkd_run *run, uint32_t first, uint32_t n)
 {
@@ -248,8 +270,14 @@ static int copy_rows(struct stkd_run *run, uint32_t first, uint32_t n)
 	run->sample = STKD_NO_SAMPLE;
 	if (assembly->ncolumns)
 		r = stkd_fetch(assembly->dataset, &want, run->extents, run->err);
-	for (uint32_t i = 0; r == 0 && i < n; i++)
+	for (uint32_t i = 0; r == 0 && i < n; i++) {
+		if (i + AHEAD < n)
+			prefetch(&run->extents[(i + AHEAD) * assembly->ncolumns],
+				 assembly->ncolumns);
 		r = copy_row(run, first + i, &run->extents[i * assembly->ncolumns]);
+	}
+	if (r == 0 && assembly->ncolumns)
+		run->ends |= stkd_fetch_probe(assembly->dataset, &want, run->extents);
 	return r;
 }
 
@@ -316,6 +344,21 @@ static int explain_fault(const struct stkd_run *run, const void *address)
 	return r;
 }
 
+/* Files are looked at by their paths so often by each worker, and no more: it is a system call. */
+static bool is_due(void)
+{
+	static _Thread_local int64_t next_ms;
+	struct timespec t;
+	int64_t now_ms;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	now_ms = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+	if (now_ms < next_ms)
+		return false;
+	next_ms = now_ms + LOOK_MS;
+	return true;
+}
+
 int stkd_assembly_rows(const struct stkd_assembly *assembly, const struct stkd_layout *layout,
 		       const struct stkd_recipe *recipe, uint8_t *slot, uint32_t first, uint32_t n,
 		       struct stkd_rows_result *ret, struct stk_err *err)
@@ -352,7 +395,7 @@ int stkd_assembly_rows(const struct stkd_assembly *assembly, const struct stkd_l
 		r = stkd_run_packed_done(&run);
 		if (r < 0)
 			return r;
-	} else if (assembly->ncolumns && first < recipe->rows_real) {
+	} else if (assembly->ncolumns && first < recipe->rows_real && (run.ends || is_due())) {
 		want.nrows = STK_MIN(n, recipe->rows_real - first);
 		r = stkd_fetch_done(assembly->dataset, &want, err);
 		if (r < 0)

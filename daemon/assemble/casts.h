@@ -51,7 +51,7 @@ struct stkd_casts {
 };
 
 /* Those that this processor has, the best one first; at least one. */
-size_t stkd_casts_list(const struct stkd_casts *ret[4]);
+size_t stkd_casts_list(const struct stkd_casts *ret[3]);
 const struct stkd_casts *stkd_casts_best(void);
 
 #endif

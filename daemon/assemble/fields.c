@@ -217,8 +217,10 @@ static int set_transform(struct stkd_assembly *assembly, struct stkd_op *op,
 	}
 	r = stkd_transform_new(op, &field->ops, where, where_size, &op->transform, err);
 	if (r < 0)
-		stk_err_prefix(err, "field \"%s\": ", op->name);
-	return r;
+		return stk_err_prefix(err, "field \"%s\": ", op->name);
+	if (op->ragged && !op->transform && !op->shift && !op->left)
+		op->row = stkd_row_find(op->from, op->to);
+	return 0;
 }
 
 static int compile_copy(struct stkd_assembly *assembly, const struct stk_spec_field *field,
@@ -293,6 +295,8 @@ static int compile_mask(struct stkd_assembly *assembly, const struct stk_spec_fi
 	r = made_dtype(field, allowed, STK_ARRAY_SIZE(allowed), &op->to, err);
 	if (r == 0)
 		r = find_ragged(assembly, field, &index, err);
+	if (r == 0 && !op->left)
+		op->row = stkd_row_ones(op->to);
 	return r < 0 ? r : set_width(assembly, op, index, spec->multiple_of, err);
 }
 

@@ -8,6 +8,7 @@
 
 #include "daemon/assemble/assembly.h"
 #include "daemon/assemble/kernels.h"
+#include "daemon/assemble/rows.h"
 
 #define STKD_NO_COLUMN UINT32_MAX
 
@@ -28,6 +29,7 @@ struct stkd_op {
 	uint64_t size;                    /* bytes of one element in the batch */
 	stkd_copy_fn copy;                /* NULL: none of the plain ones */
 	struct stkd_transform *transform; /* NULL: copy does it all; owned */
+	stkd_row_fn row;                  /* a row with its padding in one; NULL: in pieces */
 	stkd_fill_fn fill;
 	uint64_t pad; /* as fill takes it */
 	/* Packed rows. */

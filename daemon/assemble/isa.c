@@ -2,28 +2,109 @@
 /* Which kernels this processor runs. No state but what the compiler's library keeps; any thread. */
 #include "daemon/assemble/casts_isa.h"
 
-size_t stkd_casts_list(const struct stkd_casts *ret[4])
+/* All of the level that a file was compiled for, not one of its parts. */
+static bool has_avx512(void)
+{
+#ifdef __x86_64__
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+	       __builtin_cpu_supports("avx512vl");
+#else
+	return false;
+#endif
+}
+
+static bool has_avx2(void)
+{
+#ifdef __x86_64__
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+	       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+#else
+	return false;
+#endif
+}
+
+#ifdef __x86_64__
+#define OF(kind)                                                                                   \
+	{                                                                                          \
+		&stkd_##kind##_avx512, &stkd_##kind##_avx2, &stkd_##kind##_portable                \
+	}
+#else
+#define OF(kind)                                                                                   \
+	{                                                                                          \
+		NULL, NULL, &stkd_##kind##_portable                                                \
+	}
+#endif
+
+static size_t list(const void *const all[3], const void *ret[3])
 {
 	size_t n = 0;
 
-#ifdef __x86_64__
-	/* All of the level that the file was compiled for, not one of its parts. */
-	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-	    __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-	    __builtin_cpu_supports("avx512vl"))
-		ret[n++] = &stkd_casts_avx512;
-	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-	    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
-		ret[n++] = &stkd_casts_avx2;
-#endif
-	ret[n++] = &stkd_casts_portable;
+	if (has_avx512())
+		ret[n++] = all[0];
+	if (has_avx2())
+		ret[n++] = all[1];
+	ret[n++] = all[2];
+	return n;
+}
+
+size_t stkd_casts_list(const struct stkd_casts *ret[3])
+{
+	static const void *const all[3] = OF(casts);
+	const void *found[3];
+	size_t n = list(all, found);
+
+	for (size_t i = 0; i < n; i++)
+		ret[i] = found[i];
 	return n;
 }
 
 const struct stkd_casts *stkd_casts_best(void)
 {
-	const struct stkd_casts *list[4];
+	const struct stkd_casts *found[3];
 
-	stkd_casts_list(list);
-	return list[0];
+	stkd_casts_list(found);
+	return found[0];
+}
+
+size_t stkd_rows_list(const struct stkd_rows *ret[3])
+{
+	static const void *const all[3] = OF(rows);
+	const void *found[3];
+	size_t n = list(all, found);
+
+	for (size_t i = 0; i < n; i++)
+		ret[i] = found[i];
+	return n;
+}
+
+static unsigned size_index(enum stk_dtype dtype)
+{
+	size_t size = stk_dtype_size(dtype);
+
+	return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : size == 8 ? 3 : STKD_NSIZES;
+}
+
+stkd_row_fn stkd_row_find(enum stk_dtype from, enum stk_dtype to)
+{
+	unsigned in = size_index(from), out = size_index(to);
+	const struct stkd_rows *found[3];
+
+	if (in == STKD_NSIZES || out == STKD_NSIZES)
+		return NULL;
+	stkd_rows_list(found);
+	if (from == to)
+		return found[0]->unsigned_[in][in];
+	if (stk_dtype_class(from) != STK_DTYPE_IS_INT || stk_dtype_class(to) != STK_DTYPE_IS_INT ||
+	    in == out || (stk_dtype_min(from) < 0 && stk_dtype_min(to) == 0))
+		return NULL;
+	return (stk_dtype_min(from) < 0 ? found[0]->signed_ : found[0]->unsigned_)[in][out];
+}
+
+stkd_row_fn stkd_row_ones(enum stk_dtype to)
+{
+	const struct stkd_rows *found[3];
+
+	stkd_rows_list(found);
+	return found[0]->ones[size_index(to)];
 }

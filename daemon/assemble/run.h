@@ -23,6 +23,7 @@ struct stkd_run {
 	/* Being copied, for the error after a fault; volatile: read after the jump out of the copy. */
 	volatile uint64_t sample;
 	struct stkd_extent *extents; /* STKD_EXTENTS_MAX */
+	bool ends;                   /* a row reached into its shard's last page */
 	const struct stkd_op **bad;  /* whose value was out of range; NULL: none yet */
 };
 

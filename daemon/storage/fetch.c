@@ -10,6 +10,8 @@
 
 #include "daemon/shard/scan.h"
 
+#define PAGE_MAX UINT64_C(65536) /* no smaller than any page of the kernels that we run on */
+
 static int refuse_row(const struct stkd_dataset *dataset, const struct stkd_shard *shard,
 		      uint64_t sample, uint64_t row, uint32_t field, const void *place,
 		      struct stk_err *err)
@@ -48,6 +50,30 @@ int stkd_fetch(const struct stkd_dataset *dataset, const struct stkd_want *want,
 		}
 	}
 	return 0;
+}
+
+bool stkd_fetch_probe(const struct stkd_dataset *dataset, const struct stkd_want *want,
+		      const struct stkd_extent *extents)
+{
+	const struct stkd_shard *last = NULL;
+	bool ends = false;
+
+	for (uint32_t i = 0; i < want->nrows; i++) {
+		const struct stkd_shard *shard;
+		uintptr_t end;
+		uint64_t row;
+		size_t s;
+
+		stkd_dataset_locate(dataset, want->ids[i], &s, &row);
+		shard = dataset->shards[s];
+		if (shard != last)
+			(void)*(const volatile uint8_t *)(shard->map + shard->file_size - 1);
+		last = shard;
+		end = (uintptr_t)shard->map + ((shard->file_size - 1) & ~(PAGE_MAX - 1));
+		for (uint32_t f = 0; f < want->nfields; f++, extents++)
+			ends |= (uintptr_t)extents->data + extents->size > end;
+	}
+	return ends;
 }
 
 int stkd_fetch_done(const struct stkd_dataset *dataset, const struct stkd_want *want,

@@ -26,6 +26,18 @@ struct stkd_want {
 int stkd_fetch(const struct stkd_dataset *dataset, const struct stkd_want *want,
 	       struct stkd_extent *out, struct stk_err *err);
 
+/**
+ * stkd_fetch_probe() - after the rows were copied, inside the guard: faults if a shard was cut
+ * @extents: of these rows, as stkd_fetch() gave them
+ *
+ * Reads the last byte of each shard: it is gone when the file ends before its last page. A cut
+ * within that page reads as zeros, and concerns only rows that reach into it.
+ *
+ * Return: whether one does: then stkd_fetch_done() has to look.
+ */
+bool stkd_fetch_probe(const struct stkd_dataset *dataset, const struct stkd_want *want,
+		      const struct stkd_extent *extents);
+
 /*
  * After the rows were copied: did each shard they came from keep its size? Catches a cut inside the
  * last page, which reads as zeros without a signal. Return: 0 or -EBADMSG.

@@ -32,8 +32,8 @@ static void every_op_survives_a_round_trip_as_json(void **state)
 		"scale: 0.0039215686274509803, bias: [-0.5, 0.25]",
 		"scale: [1, 2.5, -3e-7], channel: first, clamp: [-1, 1.5]",
 		"dtype: u16, modulo: 1000, where: loss_mask, range: error",
-		"range: saturate, crop: [224, 192], crop_at: random, flip: random, transpose: [2, "
-		"0, 1]",
+		"range: saturate, crop: [224, 192], crop_at: random, transpose: [2, 0, 1]",
+		"flip: random",
 		"make: random_key, dtype: u64",
 	};
 

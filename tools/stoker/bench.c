@@ -23,7 +23,7 @@
 
 #define SETTLE_NS   30000000L /* until a ring is full and the daemon at rest */
 #define WAKES       400
-#define LIMIT_SHARE 0.25 /* of a round's seconds, for each measurement of the limit */
+#define LIMIT_SHARE 0.5 /* of a round's seconds, for one core and again for all */
 
 static const char usage_text[] =
 	"usage: stoker bench STREAM|PATH|SPEC.yaml [KEY=VALUE ...] [OPTIONS]\n"
@@ -46,6 +46,7 @@ struct bench {
 	struct benchseat_opts seats;
 	struct source source;
 	double seconds, pace_ms;
+	double bytes_per_cpu_s; /* of the daemon, in this round */
 	uint32_t rounds;
 	bool json, no_limit, compare, terminal;
 	char job[32];
@@ -214,6 +215,7 @@ static void add_run(struct bench *b, const struct benchseat_sums *sums, double t
 	benchreport_add(r, BENCH_PADDED, (double)sums->padded_tokens / took);
 	/* Each seat of a rank is given the same bytes, which are written once. */
 	benchreport_add(r, BENCH_GB, (double)sums->bytes / took / b->seats.replicas);
+	b->bytes_per_cpu_s = (double)sums->bytes / cpu / b->seats.replicas;
 	if (sums->padded_tokens)
 		benchreport_add(r, BENCH_PADDING, 1 - tokens / (double)sums->padded_tokens);
 	benchreport_add(r, BENCH_NEXT_P50, benchtimes_at(&sums->next, 500000));
@@ -273,37 +275,37 @@ static int wake(struct bench *b, struct benchseats *seats, char *error, size_t s
 	return 0;
 }
 
-/* The limit's four measurements, with the seats at rest, and ratios to this round's bytes. */
+/* The limit on one core and on all, with the seats at rest, and ratios to this round's bytes. */
 static int add_limit(struct bench *b, struct benchlimit *limit, struct stk_err *err)
 {
 	static const struct {
-		enum benchlimit_what what;
-		bool all;
-		enum bench_figure figure, ratio;
+		enum bench_figure bare, assembly, ratio_assembly, ratio;
 	} parts[] = {
-		{BENCHLIMIT_BARE, false, BENCH_BARE_ONE, BENCH_RATIO_BARE_ONE},
-		{BENCHLIMIT_ASSEMBLY, false, BENCH_ASSEMBLY_ONE, BENCH_RATIO_ASSEMBLY_ONE},
-		{BENCHLIMIT_BARE, true, BENCH_BARE_ALL, BENCH_RATIO_BARE_ALL},
-		{BENCHLIMIT_ASSEMBLY, true, BENCH_ASSEMBLY_ALL, BENCH_RATIO_ASSEMBLY_ALL},
+		{BENCH_BARE_ONE, BENCH_ASSEMBLY_ONE, BENCH_RATIO_ASSEMBLY_ONE,
+		 BENCH_RATIO_BARE_ONE},
+		{BENCH_BARE_ALL, BENCH_ASSEMBLY_ALL, BENCH_RATIO_ASSEMBLY_ALL,
+		 BENCH_RATIO_BARE_ALL},
 	};
-	const struct benchreport *report = &b->report;
-	double ours = report->values[BENCH_GB][report->n[BENCH_GB] - 1], bare = 0;
+	struct benchreport *report = &b->report;
+	double ours = report->values[BENCH_GB][report->n[BENCH_GB] - 1];
 
 	settle();
 	for (size_t i = 0; i < STK_ARRAY_SIZE(parts); i++) {
-		struct benchlimit_rate rate;
-		int r = benchlimit_measure(limit, parts[i].what, parts[i].all ? b->cores : 1,
-					   b->seconds * LIMIT_SHARE, &rate, err);
+		struct benchlimit_rate rates[BENCHLIMIT_NWHATS];
+		double bare, assembly;
+		int r = benchlimit_measure(limit, i ? b->cores : 1, b->seconds * LIMIT_SHARE, rates,
+					   err);
 
 		if (r < 0)
 			return r;
-		benchreport_add(&b->report, parts[i].figure, rate.bytes);
-		if (parts[i].what == BENCHLIMIT_BARE) {
-			bare = rate.bytes;
-			benchreport_add(&b->report, parts[i].ratio, ours / bare);
-		} else {
-			benchreport_add(&b->report, parts[i].ratio, rate.bytes / bare);
-		}
+		bare = rates[BENCHLIMIT_BARE].bytes;
+		assembly = rates[BENCHLIMIT_ASSEMBLY].bytes;
+		benchreport_add(report, parts[i].bare, bare);
+		benchreport_add(report, parts[i].assembly, assembly);
+		benchreport_add(report, parts[i].ratio_assembly, assembly / bare);
+		benchreport_add(report, parts[i].ratio, ours / bare);
+		if (i == 0)
+			benchreport_add(report, BENCH_RATIO_CPU, b->bytes_per_cpu_s / bare);
 	}
 	return 0;
 }

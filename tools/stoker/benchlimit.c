@@ -16,10 +16,12 @@
 #include "daemon/shard/guard.h"
 #include "tools/stoker/bareloop.h"
 
-#define SAMPLES_MAX (UINT64_C(32) << 20) /* a bare loop looks its rows up in a table of all */
-#define ROWS_MAX    (UINT64_C(4) << 20)  /* of the batches that are gone through in turn */
-#define HEADER_MAX  UINT64_C(100000000)
-#define CHECKED     16 /* batches that are compared before anything is measured */
+#define SAMPLES_MAX   (UINT64_C(32) << 20) /* a bare loop looks its rows up in a table of all */
+#define ROWS_MAX      (UINT64_C(4) << 20)  /* of the batches that are gone through in turn */
+#define HEADER_MAX    UINT64_C(100000000)
+#define TURN_S        0.003
+#define CLOCK_BATCHES 4  /* a thread's own clock is a system call */
+#define CHECKED       16 /* batches that are compared before anything is measured */
 
 struct batch {
 	struct stkd_recipe recipe;
@@ -43,11 +45,11 @@ struct benchlimit {
 	uint32_t nslots;
 };
 
-static double now_s(void)
+static double clock_s(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
@@ -282,11 +284,12 @@ static int make_slots(struct benchlimit *limit, uint32_t slots, uint64_t slot_si
 /* One thread of a measurement: batches first, first + stride, ... into slots of its own. */
 struct runner {
 	struct benchlimit *limit;
-	enum benchlimit_what what;
 	pthread_t thread;
 	size_t first, stride, done;
 	double end;
-	uint64_t bytes, real_tokens;
+	struct {
+		double bytes, real_tokens, batches, seconds;
+	} sums[BENCHLIMIT_NWHATS];
 	int r;
 	struct stk_err err;
 };
@@ -304,11 +307,12 @@ static void bareloop_batch(const struct benchlimit *limit, const struct batch *b
 	bareloop_run(&limit->loop, &bare, slot);
 }
 
-static int run_batch(struct runner *runner, const struct batch *batch, uint8_t *slot)
+static int run_batch(struct runner *runner, enum benchlimit_what what, const struct batch *batch,
+		     uint8_t *slot)
 {
 	struct stkd_rows_result result;
 
-	if (runner->what == BENCHLIMIT_ASSEMBLY)
+	if (what == BENCHLIMIT_ASSEMBLY)
 		return stkd_assembly_rows(runner->limit->assembly, &batch->layout, &batch->recipe,
 					  slot, 0, batch->recipe.rows, &result, &runner->err);
 	bareloop_batch(runner->limit, batch, slot);
@@ -319,14 +323,14 @@ static int run_batch(struct runner *runner, const struct batch *batch, uint8_t *
 static int check_bytes(struct benchlimit *limit, struct stk_err *err)
 {
 	_cleanup_(stk_freep) uint8_t *copy = malloc(limit->slot_size);
-	struct runner runner = {.limit = limit, .what = BENCHLIMIT_ASSEMBLY};
+	struct runner runner = {.limit = limit};
 
 	if (!copy)
 		return stk_err_set(err, -ENOMEM, "no memory for a slot");
 	for (size_t i = 0; i < STK_MIN(limit->nbatches, CHECKED); i++) {
 		const struct batch *batch = &limit->batches[i];
 
-		if (run_batch(&runner, batch, limit->slots) < 0)
+		if (run_batch(&runner, BENCHLIMIT_ASSEMBLY, batch, limit->slots) < 0)
 			return stk_err_set(err, runner.err.code, "%s", runner.err.text);
 		memcpy(copy, limit->slots, batch->layout.extent_size);
 		bareloop_batch(limit, batch, copy);
@@ -364,36 +368,53 @@ int benchlimit_new(const char *schema, uint32_t slots, uint64_t slot_size, struc
 	return 0;
 }
 
-static void *run(void *arg)
+static void run_turn(struct runner *runner, enum benchlimit_what what)
 {
-	struct runner *runner = arg;
 	struct benchlimit *limit = runner->limit;
 	size_t own = STK_MAX(limit->nslots / runner->stride, 1);
+	double start = clock_s(CLOCK_THREAD_CPUTIME_ID), took = 0;
 
-	while (now_s() < runner->end && runner->r == 0) {
+	while (took < TURN_S && runner->r == 0) {
 		size_t n = runner->first + runner->done * runner->stride;
 		const struct batch *batch = &limit->batches[n % limit->nbatches];
 		size_t slot =
 			(runner->first % runner->stride * own + runner->done % own) % limit->nslots;
 
-		runner->r = run_batch(runner, batch, limit->slots + slot * limit->slot_size);
-		runner->bytes += batch->layout.extent_size;
-		runner->real_tokens += batch->real_tokens;
-		runner->done++;
+		runner->r = run_batch(runner, what, batch, limit->slots + slot * limit->slot_size);
+		runner->sums[what].bytes += (double)batch->layout.extent_size;
+		runner->sums[what].real_tokens += (double)batch->real_tokens;
+		runner->sums[what].batches++;
+		if (++runner->done % CLOCK_BATCHES == 0)
+			took = clock_s(CLOCK_THREAD_CPUTIME_ID) - start;
 	}
+	runner->sums[what].seconds += took;
+}
+
+static void *run(void *arg)
+{
+	struct runner *runner = arg;
+
+	while (clock_s(CLOCK_MONOTONIC) < runner->end && runner->r == 0)
+		for (int what = 0; what < BENCHLIMIT_NWHATS; what++)
+			run_turn(runner, (enum benchlimit_what)what);
 	return NULL;
 }
 
-static int join(struct runner *runners, unsigned threads, struct benchlimit_rate *sum,
-		struct stk_err *err)
+static int join(struct runner *runners, unsigned threads, struct benchlimit_rate *rates,
+		size_t *done, struct stk_err *err)
 {
 	int r = 0;
 
 	for (unsigned i = 0; i < threads; i++) {
 		pthread_join(runners[i].thread, NULL);
-		sum->bytes += (double)runners[i].bytes;
-		sum->real_tokens += (double)runners[i].real_tokens;
-		sum->batches += (double)runners[i].done;
+		*done += runners[i].done;
+		for (int what = 0; what < BENCHLIMIT_NWHATS; what++) {
+			double seconds = runners[i].sums[what].seconds;
+
+			rates[what].bytes += runners[i].sums[what].bytes / seconds;
+			rates[what].real_tokens += runners[i].sums[what].real_tokens / seconds;
+			rates[what].batches += runners[i].sums[what].batches / seconds;
+		}
 		if (runners[i].r < 0 && r == 0) {
 			r = runners[i].r;
 			*err = runners[i].err;
@@ -402,13 +423,12 @@ static int join(struct runner *runners, unsigned threads, struct benchlimit_rate
 	return r;
 }
 
-int benchlimit_measure(struct benchlimit *limit, enum benchlimit_what what, unsigned threads,
-		       double seconds, struct benchlimit_rate *ret, struct stk_err *err)
+int benchlimit_measure(struct benchlimit *limit, unsigned threads, double seconds,
+		       struct benchlimit_rate ret[BENCHLIMIT_NWHATS], struct stk_err *err)
 {
 	_cleanup_(stk_freep) struct runner *runners = calloc(threads, sizeof(*runners));
-	struct benchlimit_rate sum = {0};
-	double start = now_s(), took;
 	unsigned started = 0;
+	size_t done = 0;
 	int r, failed = 0;
 
 	if (!runners)
@@ -416,21 +436,14 @@ int benchlimit_measure(struct benchlimit *limit, enum benchlimit_what what, unsi
 	for (; started < threads && !failed; started += !failed) {
 		runners[started] = (struct runner){
 			.limit = limit,
-			.what = what,
 			.first = limit->next + started,
 			.stride = threads,
-			.end = start + seconds,
+			.end = clock_s(CLOCK_MONOTONIC) + seconds,
 		};
 		failed = pthread_create(&runners[started].thread, NULL, run, &runners[started]);
 	}
-	r = join(runners, started, &sum, err);
-	took = now_s() - start;
-	limit->next += (size_t)sum.batches;
-	if (failed)
-		return stk_err_set(err, -failed, "thread: %s", strerror(failed));
-	if (r < 0)
-		return r;
-	*ret = (struct benchlimit_rate){sum.bytes / took, sum.real_tokens / took,
-					sum.batches / took};
-	return 0;
+	memset(ret, 0, BENCHLIMIT_NWHATS * sizeof(ret[0]));
+	r = join(runners, started, ret, &done, err);
+	limit->next += done;
+	return failed ? stk_err_set(err, -failed, "thread: %s", strerror(failed)) : r;
 }

@@ -11,7 +11,7 @@
 
 struct benchlimit;
 
-enum benchlimit_what { BENCHLIMIT_BARE, BENCHLIMIT_ASSEMBLY };
+enum benchlimit_what { BENCHLIMIT_BARE, BENCHLIMIT_ASSEMBLY, BENCHLIMIT_NWHATS };
 
 struct benchlimit_rate {
 	double bytes, real_tokens, batches; /* per second */
@@ -29,8 +29,13 @@ int benchlimit_new(const char *schema, uint32_t slots, uint64_t slot_size, struc
 struct benchlimit *benchlimit_free(struct benchlimit *limit);
 STK_DEFINE_CLEANUP(struct benchlimit *, benchlimit_free)
 
-/* For so many seconds on so many threads, going on where the last call ended. */
-int benchlimit_measure(struct benchlimit *limit, enum benchlimit_what what, unsigned threads,
-		       double seconds, struct benchlimit_rate *ret, struct stk_err *err);
+/**
+ * benchlimit_measure() - both, in turns of a few milliseconds, so that what disturbs hits both alike
+ * @ret: rates of each per second of a thread's processor time, summed over the threads
+ *
+ * For so many seconds on so many threads, going on where the last call ended.
+ */
+int benchlimit_measure(struct benchlimit *limit, unsigned threads, double seconds,
+		       struct benchlimit_rate ret[BENCHLIMIT_NWHATS], struct stk_err *err);
 
 #endif

@@ -41,6 +41,7 @@ static const struct {
 				1e-9, 2},
 	[BENCH_RATIO_BARE_ONE] = {"ratio_bare_one", "  written / bare, one core", "", 1, 2},
 	[BENCH_RATIO_BARE_ALL] = {"ratio_bare_all", "  written / bare, all cores", "", 1, 2},
+	[BENCH_RATIO_CPU] = {"ratio_cpu", "  written / bare, by daemon CPU", "", 1, 2},
 	[BENCH_RATIO_ASSEMBLY_ONE] = {"ratio_assembly_one", "  assembly / bare, one core", "", 1,
 				      2},
 	[BENCH_RATIO_ASSEMBLY_ALL] = {"ratio_assembly_all", "  assembly / bare, all cores", "", 1,

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "daemon/assemble/rows.h"
+
+#define WIDTH 200
+
+/* Source values end at the end of a page behind which nothing is mapped. */
+static uint8_t *page, *page_end;
+
+static int set_up(void **state)
+{
+	size_t size = (size_t)sysconf(_SC_PAGESIZE);
+
+	(void)state;
+	page = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(page != MAP_FAILED && munmap(page + size, size) == 0);
+	page_end = page + size;
+	for (size_t i = 0; i < size; i++)
+		page[i] = (uint8_t)(i * 37 + (i >> 3));
+	return 0;
+}
+
+static uint64_t value_of(const uint8_t *at, size_t size, bool is_signed)
+{
+	uint64_t bits = 0;
+
+	memcpy(&bits, at, size);
+	if (is_signed && size < 8 && bits >> (8 * size - 1))
+		bits |= UINT64_MAX << (8 * size);
+	return bits;
+}
+
+/* src is NULL for ones. */
+static void check(stkd_row_fn row, const uint8_t *src, size_t in, size_t out, bool is_signed,
+		  size_t n, size_t width)
+{
+	static _Alignas(64) uint8_t dst[8 * (WIDTH + 8)];
+	uint64_t pad = UINT64_C(0xfedcba9876543210);
+
+	memset(dst, 0xAA, sizeof(dst));
+	row(dst, src, n, width, pad);
+	for (size_t i = 0; i < width; i++) {
+		uint64_t expected = i >= n ? pad : src ? value_of(src + i * in, in, is_signed) : 1;
+
+		assert_memory_equal(dst + i * out, &expected, out);
+	}
+	for (size_t i = width * out; i < sizeof(dst); i++)
+		assert_int_equal(dst[i], 0xAA);
+}
+
+static void every_row_is_its_values_and_padding_and_reads_nothing_behind_them(void **state)
+{
+	const struct stkd_rows *list[3];
+	size_t nlist = stkd_rows_list(list);
+
+	(void)state;
+	srand(3);
+	for (size_t l = 0; l < nlist; l++) {
+		for (unsigned from = 0; from < STKD_NSIZES; from++) {
+			for (unsigned to = from; to < STKD_NSIZES; to++) {
+				for (size_t n = 0; n < 140; n++) {
+					size_t in = (size_t)1 << from, out = (size_t)1 << to;
+					size_t width = n + (size_t)rand() % (WIDTH - n);
+					const uint8_t *src = page_end - n * in;
+
+					check(list[l]->unsigned_[from][to], src, in, out, false, n,
+					      width);
+					check(list[l]->signed_[from][to], src, in, out, true, n,
+					      width);
+					check(list[l]->ones[to], NULL, 0, out, false, n, width);
+				}
+			}
+		}
+	}
+}
+
+static void only_casts_without_loss_have_a_row(void **state)
+{
+	(void)state;
+	assert_non_null(stkd_row_find(STK_DTYPE_U16, STK_DTYPE_I64));
+	assert_non_null(stkd_row_find(STK_DTYPE_I8, STK_DTYPE_I16));
+	assert_non_null(stkd_row_find(STK_DTYPE_BF16, STK_DTYPE_BF16));
+	assert_non_null(stkd_row_find(STK_DTYPE_C64, STK_DTYPE_C64));
+	assert_null(stkd_row_find(STK_DTYPE_I8, STK_DTYPE_U16));
+	assert_null(stkd_row_find(STK_DTYPE_U16, STK_DTYPE_I16));
+	assert_null(stkd_row_find(STK_DTYPE_I32, STK_DTYPE_I16));
+	assert_null(stkd_row_find(STK_DTYPE_BOOL, STK_DTYPE_I32));
+	assert_null(stkd_row_find(STK_DTYPE_F32, STK_DTYPE_F64));
+	assert_null(stkd_row_find(STK_DTYPE_F4, STK_DTYPE_F4));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_row_is_its_values_and_padding_and_reads_nothing_behind_them),
+		cmocka_unit_test(only_casts_without_loss_have_a_row),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, NULL);
+}
