@@ -217,12 +217,16 @@ static json_t *absolute_json(const char *path)
 static int make_absolute(json_t *spec, struct stk_err *err)
 {
 	json_t *data = json_object_get(spec, "data"), *item;
+	json_t *edges = json_object_get(spec, "edges");
 	bool failed = false;
 	size_t i;
 
+	if (json_is_string(edges)) /* a file */
+		failed = json_object_set_new(spec, "edges",
+					     absolute_json(json_string_value(edges))) < 0;
 	if (json_is_string(data))
-		failed = json_object_set_new(spec, "data", absolute_json(json_string_value(data))) <
-			 0;
+		failed |= json_object_set_new(spec, "data",
+					      absolute_json(json_string_value(data))) < 0;
 	json_array_foreach (data, i, item) {
 		const char *path = json_string_value(json_object_get(item, "path"));
 
@@ -232,7 +236,7 @@ static int make_absolute(json_t *spec, struct stk_err *err)
 		else if (path)
 			failed |= json_object_set_new(item, "path", absolute_json(path)) < 0;
 	}
-	return failed ? stk_err_set(err, -EINVAL, "spec.data: cannot make the paths absolute") : 0;
+	return failed ? stk_err_set(err, -EINVAL, "spec: cannot make its paths absolute") : 0;
 }
 
 static int take_spec(struct stk__request *q, const struct stk_client_opts *o, struct stk_err *err)

@@ -236,20 +236,26 @@ int stkd_conf_new(struct stkd_conf **ret, struct stk_err *err)
 }
 
 /* A path in a file means the same wherever the daemon was started. */
+static int make_path_absolute(char **path, const char *dir, struct stk_err *err)
+{
+	char *absolute;
+
+	if (!*path || **path == '/')
+		return 0;
+	if (asprintf(&absolute, "%s%s%s", dir, strcmp(dir, "/") ? "/" : "", *path) < 0)
+		return stk_err_set(err, -ENOMEM, "%s: no memory", *path);
+	free(*path);
+	*path = absolute;
+	return 0;
+}
+
 static int make_absolute(struct stk_spec *spec, const char *dir, struct stk_err *err)
 {
-	for (size_t i = 0; i < spec->ndata; i++) {
-		struct stk_spec_data *data = &spec->data[i];
-		char *path;
+	int r = make_path_absolute(&spec->edges_file, dir, err);
 
-		if (*data->path == '/')
-			continue;
-		if (asprintf(&path, "%s%s%s", dir, strcmp(dir, "/") ? "/" : "", data->path) < 0)
-			return stk_err_set(err, -ENOMEM, "%s: no memory", data->path);
-		free(data->path);
-		data->path = path;
-	}
-	return 0;
+	for (size_t i = 0; r == 0 && i < spec->ndata; i++)
+		r = make_path_absolute(&spec->data[i].path, dir, err);
+	return r;
 }
 
 /* The directory that holds the file, for free(). */
@@ -281,8 +287,11 @@ static int load_file(struct stkd_conf *conf, const char *path, struct stk_err *e
 	if (r < 0)
 		return r;
 	r = stk_keys_walk(&stkd_conf_table, conf, tree, NULL, err);
-	for (size_t i = before; !r && i < conf->nstreams; i++)
+	for (size_t i = before; !r && i < conf->nstreams; i++) {
 		r = make_absolute(conf->streams[i], dir, err);
+		if (r == 0)
+			r = stk_spec_read_edges(conf->streams[i], err);
+	}
 	return r;
 }
 

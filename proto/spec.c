@@ -115,3 +115,32 @@ const char *stk_spec_difference(const struct stk_spec *a, const struct stk_spec 
 	}
 	return NULL;
 }
+
+bool stk_spec_print_key(const struct stk_spec *spec, size_t i, struct stk_spec_print *ret)
+{
+	const struct stk_key *key = &stk_spec_table.keys[i];
+	_cleanup_(stk_freep) char *text = key_text(key, spec);
+
+	*ret = (struct stk_spec_print){.name = (uint16_t)XXH32(key->name, strlen(key->name), 0)};
+	if (!text || !strcmp(text, "null"))
+		return false;
+	ret->value = (uint16_t)XXH32(text, strlen(text), 0);
+	return true;
+}
+
+size_t stk_spec_prints(const struct stk_spec *spec, struct stk_spec_print ret[64])
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < stk_spec_table.nkeys && n < 64; i++)
+		n += stk_spec_print_key(spec, i, &ret[n]);
+	return n;
+}
+
+char *stk_spec_value(const struct stk_spec *spec, const char *key)
+{
+	for (size_t i = 0; i < stk_spec_table.nkeys; i++)
+		if (!strcmp(stk_spec_table.keys[i].name, key))
+			return key_text(&stk_spec_table.keys[i], spec);
+	return NULL;
+}

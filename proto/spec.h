@@ -138,6 +138,7 @@ struct stk_spec {
 	uint32_t block, block_window; /* order block: size of one, and how many are mixed */
 	int block_unit;               /* enum stk_block_unit */
 	int stop;                     /* of several datasets: enum stk_stop */
+	bool allow_changed;           /* a state of other data or another spec is taken */
 	int lock, numa; /* enum stk_need; -1: by kind of daemon (system require, private try) */
 	struct stk_spec_field *fields; /* NULL: every field as stored, and attention_mask */
 	size_t nfields;
@@ -184,6 +185,19 @@ json_t *stk_spec_to_json(const struct stk_spec *spec);
 
 /* XXH3-128 of the canonical JSON of the STK_KEY_DIGEST keys; never paths, names or prefetch. */
 int stk_spec_digest(const struct stk_spec *spec, struct stk_hash *ret);
+
+/*
+ * Short hashes of what the digest is made of, so that a state can tell which key differs: of each key
+ * that counts its name and its value. Returns how many were written, at most 64.
+ */
+struct stk_spec_print {
+	uint16_t name, value;
+};
+size_t stk_spec_prints(const struct stk_spec *spec, struct stk_spec_print ret[64]);
+/* Of key number @i of the table: false when it is left out, and only its name is filled. */
+bool stk_spec_print_key(const struct stk_spec *spec, size_t i, struct stk_spec_print *ret);
+/* The value of a key as JSON text, for free(); NULL: no memory or no such key. */
+char *stk_spec_value(const struct stk_spec *spec, const char *key);
 
 /* The first digest key in which two specs differ, or NULL; *ret_a, *ret_b (free them) are its values as JSON. */
 const char *stk_spec_difference(const struct stk_spec *a, const struct stk_spec *b, char **ret_a,

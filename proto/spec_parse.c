@@ -237,6 +237,8 @@ static const struct stk_key keys[] = {
 	       "concat: rows have so many tokens more, which the next row begins with; 1 for labels that are the tokens moved by one"),
 	NUMBER(separator, STK_KEY_BOOL, "false", 0, 0, NULL, STK_KEY_DIGEST | STK_KEY_LATER,
 	       "concat: one place behind each sample, with the separator of each field"),
+	NUMBER(allow_changed, STK_KEY_BOOL, "false", 0, 0, NULL, 0,
+	       "take a state of other data or another spec: go on where it fits, else begin its epoch again"),
 	NUMBER(prefetch, STK_KEY_U32, "8", 2, 1024, "batches", 0,
 	       "batches made ahead for each rank"),
 	CHOICE(lock, NULL, need_names, 0,

@@ -28,7 +28,7 @@ struct stk_state_header {
 	uint64_t seed;
 	uint32_t world;
 	uint32_t cursor_size; /* bytes that follow; 0 in the control file's copy */
-	uint32_t reserved[2];
+	uint64_t samples;     /* of all datasets; 0 in states of older releases */
 };
 static_assert(sizeof(struct stk_state_header) == 72, "part of saved states: append only");
 

@@ -3,6 +3,9 @@
  * Owns the choice of the walk: each group has one, behind a table. An iterator belongs to one
  * thread at a time.
  */
+#include <errno.h>
+
+#include "daemon/plan/cursor.h"
 #include "daemon/plan/iter.h"
 
 static const struct stkd_iter_ops *const walks[] = {
@@ -50,6 +53,25 @@ int stkd_iter_new_from_world(const struct stkd_plan *plan, uint32_t world, const
 	if (r < 0)
 		return r;
 	*ret = STK_STEAL(iter);
+	return 0;
+}
+
+int stkd_iter_cursor_epoch(const void *cursor, size_t size, uint64_t *ret_epoch,
+			   struct stk_err *err)
+{
+	struct stkd_packed_cursor packed;
+	struct stkd_cursor plain;
+
+	*ret_epoch = 0;
+	if (!size)
+		return 0;
+	if (stkd_packed_cursor_decode(cursor, size, &packed, NULL) == 0) {
+		*ret_epoch = packed.epoch;
+		return 0;
+	}
+	if (stkd_cursor_decode(cursor, size, &plain, err) < 0)
+		return -EINVAL;
+	*ret_epoch = plain.epoch;
 	return 0;
 }
 

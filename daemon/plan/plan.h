@@ -60,8 +60,8 @@ struct stkd_plan_counts {
 	uint64_t segments;   /* pack: samples and pieces per epoch */
 	uint64_t rows;       /* pack, concat: rows per epoch with something in them; 0: as steps */
 	uint64_t rows_least; /* pack: no packing takes fewer rows: its tokens fill as many */
-	uint64_t unused;       /* samples of a mixture that an epoch does not draw */
-	uint64_t repeated;     /* draws of samples that it drew before */
+	uint64_t unused;     /* samples of a mixture that an epoch does not draw */
+	uint64_t repeated;   /* draws of samples that it drew before */
 	uint32_t row_segments; /* pack, concat: a row never holds more segments; 0: one each */
 };
 
@@ -142,6 +142,9 @@ int stkd_iter_new(const struct stkd_plan *plan, const void *cursor, size_t size,
  */
 int stkd_iter_new_from_world(const struct stkd_plan *plan, uint32_t world, const void *cursor,
 			     size_t size, struct stkd_iter **ret, struct stk_err *err);
+/* The epoch that a cursor of any plan is in. Return: 0 or -EINVAL with the reason. */
+int stkd_iter_cursor_epoch(const void *cursor, size_t size, uint64_t *ret_epoch,
+			   struct stk_err *err);
 struct stkd_iter *stkd_iter_free(struct stkd_iter *iter);
 STK_DEFINE_CLEANUP(struct stkd_iter *, stkd_iter_free)
 

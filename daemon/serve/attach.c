@@ -193,6 +193,25 @@ static int parse_spec(const struct stk_spec *base, const json_t *json, struct st
 	return stk_spec_parse(base, tree, ret, err);
 }
 
+/* As with data: only for those whose files the daemon could read as well. */
+static int read_edges(const struct stkd_conn *conn, struct stk_spec *spec, struct stk_err *err)
+{
+	if (!spec->edges_file)
+		return 0;
+	if (conn->peer.uid != 0 && conn->peer.uid != geteuid())
+		return stk_err_set(err, -EACCES,
+				   "attach: edges: a file is read for the daemon's own user only; "
+				   "give its numbers instead");
+	if (spec->edges_file[0] != '/')
+		return stk_err_set(err, -EINVAL, "attach: spec.edges: %s is not an absolute path",
+				   spec->edges_file);
+	if (stk_spec_read_edges(spec, err) < 0) {
+		stk_err_prefix(err, "attach: ");
+		return -EINVAL;
+	}
+	return 0;
+}
+
 static int resolve_spec(struct stkd_conn *conn, const json_t *parameters,
 			struct stkd_attach *attach, struct stk_err *err)
 {
@@ -208,6 +227,8 @@ static int resolve_spec(struct stkd_conn *conn, const json_t *parameters,
 			return r;
 	}
 	r = parse_spec(base, json_object_get(parameters, "spec"), &attach->spec, err);
+	if (r == 0)
+		r = read_edges(conn, attach->spec, err);
 	if (r < 0)
 		return r;
 	attach->stream = stream;

@@ -117,7 +117,7 @@ int stkd_feed_build(struct stkd_feed *feed, const struct stkd_feed_params *param
 
 	if (r < 0)
 		return r;
-	feed->cursor_size = (uint32_t)stkd_iter_cursor(feed->iter, feed->cursor);
+	feed->cursor_size = (uint32_t)stkd_stream_cursor(feed->stream, feed->iter, feed->cursor);
 	r = stkd_flights_new(feed);
 	if (r < 0)
 		return stk_err_set(err, r, "out of memory");
@@ -129,7 +129,7 @@ static void start_at(struct stkd_feed *feed, struct stkd_iter *iter)
 {
 	stkd_iter_free(feed->iter);
 	feed->iter = iter;
-	feed->cursor_size = (uint32_t)stkd_iter_cursor(iter, feed->cursor);
+	feed->cursor_size = (uint32_t)stkd_stream_cursor(feed->stream, iter, feed->cursor);
 }
 
 static bool is_before(const struct stkd_iter *a, const struct stkd_iter *b)

@@ -10,17 +10,16 @@
 static int open_dataset(struct stkd_stream *s, const struct stkd_shard_limits *limits,
 			struct stkd_progress *progress, struct stk_err *err)
 {
+	const char *paths[STK_SPEC_DATA_MAX];
+
 	if (!s->spec->ndata)
 		return stk_err_set(
 			err, -EINVAL,
 			"data: missing; it names the shards (a directory, file or glob)");
-	if (s->spec->ndata > 1)
-		return stk_err_set(
-			err, -EINVAL,
-			"data: %zu datasets; this release serves one dataset for each stream",
-			s->spec->ndata);
-	return stkd_dataset_open(s->spec->data[0].path, s->spec->length, limits, progress,
-				 &s->dataset, err);
+	for (size_t i = 0; i < s->spec->ndata; i++)
+		paths[i] = s->spec->data[i].path;
+	return stkd_dataset_open_list(paths, (uint32_t)s->spec->ndata, s->spec->length,
+				      s->spec->length2, limits, progress, &s->dataset, err);
 }
 
 /* Of the largest batch of a class, in any width it may have. */
@@ -147,7 +146,13 @@ static int open_parts(struct stkd_stream *s, const char *job,
 
 	if (r < 0)
 		return r;
-	lengths = (struct stkd_lengths){s->dataset->lengths, s->dataset->count};
+	lengths = (struct stkd_lengths){
+		.len = s->dataset->lengths,
+		.count = s->dataset->count,
+		.second = s->dataset->lengths2,
+		.first = s->dataset->starts,
+		.ndatasets = s->dataset->ndatasets,
+	};
 	atomic_store_explicit(&progress->stage, "planning", memory_order_relaxed);
 	r = stkd_plan_new(s->spec, &lengths, s->world, &s->plan, err);
 	if (r < 0)
@@ -162,6 +167,7 @@ static int open_parts(struct stkd_stream *s, const char *job,
 	r = stk_spec_digest(s->spec, &s->digest);
 	if (r < 0)
 		return stk_err_set(err, r, "out of memory");
+	stkd_stream_take_prints(s);
 	return make_schema(s, job, err);
 }
 
@@ -205,66 +211,4 @@ struct stkd_stream *stkd_stream_unref(struct stkd_stream *s)
 	free(s->schema);
 	free(s);
 	return NULL;
-}
-
-void stkd_stream_state_header(const struct stkd_stream *s, struct stk_state_header *ret)
-{
-	stk_state_header_init(ret);
-	ret->plan_version = STKD_PLAN_VERSION;
-	ret->data = s->dataset->fingerprint;
-	ret->spec = s->digest;
-	ret->seed = s->spec->seed;
-	ret->world = s->world;
-}
-
-static int refuse_hash(const char *what, const struct stk_hash *theirs, const struct stk_hash *ours,
-		       struct stk_err *err)
-{
-	char a[33], b[33];
-
-	stk_hex_encode(theirs->bytes, 16, a);
-	stk_hex_encode(ours->bytes, 16, b);
-	return stk_err_set(err, -EINVAL, "state: %s is %s in the state, %s now", what, a, b);
-}
-
-static int check_state(const struct stk_state_header *theirs, const struct stk_state_header *ours,
-		       struct stk_err *err)
-{
-	if (theirs->plan_version != ours->plan_version)
-		return stk_err_set(err, -EINVAL,
-				   "state: plan version %" PRIu32 " in the state, %" PRIu32 " now",
-				   theirs->plan_version, ours->plan_version);
-	if (memcmp(&theirs->data, &ours->data, sizeof(ours->data)))
-		return refuse_hash("the fingerprint of the data", &theirs->data, &ours->data, err);
-	if (theirs->seed != ours->seed)
-		return stk_err_set(err, -EINVAL,
-				   "state: seed %" PRIu64 " in the state, %" PRIu64 " now",
-				   theirs->seed, ours->seed);
-	if (memcmp(&theirs->spec, &ours->spec, sizeof(ours->spec)))
-		return refuse_hash("the digest of the spec", &theirs->spec, &ours->spec, err);
-	if (theirs->world != ours->world)
-		return stk_err_set(err, -EINVAL,
-				   "state: world %" PRIu32 " in the state, %" PRIu32 " now",
-				   theirs->world, ours->world);
-	return 0;
-}
-
-int stkd_stream_iter(const struct stkd_stream *s, const void *state, size_t size,
-		     struct stkd_iter **ret, struct stk_err *err)
-{
-	struct stk_state_header theirs, ours;
-	const uint8_t *cursor;
-	int r;
-
-	if (!size)
-		return stkd_iter_new(s->plan, NULL, 0, ret, err);
-	r = stk_state_parse(state, size, &theirs, &cursor, err);
-	if (r < 0)
-		return r;
-	stkd_stream_state_header(s, &ours);
-	r = check_state(&theirs, &ours, err);
-	if (r < 0)
-		return r;
-	return stkd_iter_new(s->plan, theirs.cursor_size ? cursor : NULL, theirs.cursor_size, ret,
-			     err);
 }

@@ -11,6 +11,9 @@
 #include "daemon/shard/dataset.h"
 #include "proto/spec.h"
 
+#define STKD_STREAM_PRINTS_MAX  64
+#define STKD_STREAM_PRINTS_SIZE (4 * STKD_STREAM_PRINTS_MAX + 5)
+
 struct stkd_stream {
 	_Atomic unsigned refs;
 	struct stk_spec *spec;
@@ -18,6 +21,9 @@ struct stkd_stream {
 	struct stkd_plan *plan;
 	struct stkd_assembly *assembly;
 	struct stk_hash digest;
+	uint8_t prints[STKD_STREAM_PRINTS_SIZE]; /* short hashes of the spec's keys, for states */
+	size_t prints_size;
+	_Atomic bool said_world; /* that a state is of another world */
 	uint32_t world;
 	uint32_t rows_max;     /* of any batch */
 	uint32_t row_segments; /* at most, of a packed row; 0: rows are not packed */
@@ -39,6 +45,13 @@ struct stkd_stream *stkd_stream_ref(struct stkd_stream *stream);
 struct stkd_stream *stkd_stream_unref(struct stkd_stream *stream); /* NULL */
 STK_DEFINE_CLEANUP(struct stkd_stream *, stkd_stream_unref)
 
+/* Once the spec is resolved. */
+void stkd_stream_take_prints(struct stkd_stream *stream);
+
+/* Cursor of an iterator as it goes into descriptors and states. Return: size. */
+size_t stkd_stream_cursor(const struct stkd_stream *stream, const struct stkd_iter *iter,
+			  uint8_t out[STK_SHM_CURSOR_MAX]);
+
 /* Fills everything but the cursor. */
 void stkd_stream_state_header(const struct stkd_stream *stream, struct stk_state_header *ret);
 
@@ -46,9 +59,11 @@ void stkd_stream_state_header(const struct stkd_stream *stream, struct stk_state
  * stkd_stream_iter() - an iterator that starts after a state
  * @state, @size: untrusted; size 0: the beginning
  *
- * Refuses, with both values, a state of other data, another spec, seed, world or plan version.
+ * Refuses, with both values, a state of other data, another spec, seed or plan version, unless
+ * allow_changed (but for the version). One of another world goes on: see
+ * stkd_iter_new_from_world(). Says so in the log, once for each stream.
  */
-int stkd_stream_iter(const struct stkd_stream *stream, const void *state, size_t size,
+int stkd_stream_iter(struct stkd_stream *stream, const void *state, size_t size,
 		     struct stkd_iter **ret, struct stk_err *err);
 
 #endif

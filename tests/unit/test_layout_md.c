@@ -108,7 +108,7 @@ static const struct member stk_state_header[] = {
 	M(stk_state_header, plan_version), M(stk_state_header, data),
 	M(stk_state_header, spec),         M(stk_state_header, seed),
 	M(stk_state_header, world),        M(stk_state_header, cursor_size),
-	M(stk_state_header, reserved),
+	M(stk_state_header, samples),
 };
 
 static const struct table tables[] = {
