@@ -17,6 +17,7 @@ int stk_batch_info(const struct stk_batch *batch, struct stk_batch_info *ret)
 		.step = d->step,
 		.micro = d->micro,
 		.last_micro = !!(d->flags & STK_SHM_DESC_LAST_MICRO),
+		.ends_epoch = !!(d->flags & STK_SHM_DESC_ENDS_EPOCH),
 		.shape_class = d->shape_class,
 		.edge = batch->session->schema->shapes[d->shape_class].edge,
 		.rows = d->rows,

@@ -179,6 +179,8 @@ struct stk_batch_info {
 	 * one begins at element segment_from of its sample. */
 	const uint32_t *row_first;    /* [rows + 1] */
 	const uint32_t *segment_from; /* [nids] */
+	uint32_t ends_epoch; /* 1: the epoch has no batch behind it; 0 from older daemons */
+	uint32_t reserved;
 };
 STK_PUBLIC int stk_batch_info(const struct stk_batch *batch, struct stk_batch_info *ret);
 

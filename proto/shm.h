@@ -132,7 +132,11 @@ struct stk_shm_desc {
 	uint32_t reserved[8];
 	uint8_t cursor[STK_SHM_CURSOR_MAX]; /* from which the plan continues after this batch */
 };
-enum { STK_SHM_DESC_LAST_MICRO = 1 };
+enum {
+	STK_SHM_DESC_LAST_MICRO = 1,
+	STK_SHM_DESC_ENDS_EPOCH =
+		2, /* last micro-batch of the last step; an older daemon never says so */
+};
 static_assert(offsetof(struct stk_shm_desc, real_tokens) == 64, "ABI: bump STK_SHM_MAJOR");
 static_assert(offsetof(struct stk_shm_desc, cursor_size) == 120, "ABI: bump STK_SHM_MAJOR");
 static_assert(offsetof(struct stk_shm_desc, cursor) == 184, "ABI: bump STK_SHM_MAJOR");

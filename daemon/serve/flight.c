@@ -297,7 +297,7 @@ static int next_step(struct stkd_feed *feed)
 	r = stkd_iter_next(feed->iter, &feed->step);
 	if (r < 0)
 		return r;
-	feed->cursor_size = (uint32_t)stkd_stream_cursor(feed->stream, feed->iter, feed->cursor);
+	feed->cursor_size = (uint32_t)stkd_iter_cursor(feed->iter, feed->cursor);
 	feed->have_step = true;
 	feed->micro = 0;
 	return 0;
@@ -325,6 +325,8 @@ static void describe(struct stkd_feed *feed, struct stkd_flight *f)
 	f->desc.step = recipe->step;
 	f->desc.micro = recipe->micro;
 	f->desc.flags = last_micro ? STK_SHM_DESC_LAST_MICRO : 0;
+	if (last_micro && feed->step.last_of_epoch)
+		f->desc.flags |= STK_SHM_DESC_ENDS_EPOCH;
 	f->desc.memory = STK_SHM_MEMORY_HOST;
 	f->desc.shape_class = recipe->shape_class;
 	f->desc.rows = recipe->rows;

@@ -198,6 +198,14 @@ static PyObject *get_figure(PyObject *self, void *closure)
 	return PyLong_FromUnsignedLongLong(*(const uint64_t *)at);
 }
 
+static PyObject *get_ends_epoch(PyObject *self, void *unused)
+{
+	const struct batch *b = (const struct batch *)self;
+
+	(void)unused;
+	return has_figures(b, "ends_epoch") ? PyBool_FromLong(b->info.ends_epoch) : NULL;
+}
+
 static PyObject *get_last_micro(PyObject *self, void *unused)
 {
 	const struct batch *b = (const struct batch *)self;
@@ -411,6 +419,7 @@ static PyGetSetDef getset[] = {
 	NUMBER("epoch", epoch, "epoch, from 0"),
 	NUMBER("step", step, "step of the epoch, from 0"),
 	NUMBER("micro", micro, "micro-batch of the step, from 0"),
+	{"ends_epoch", get_ends_epoch, NULL, "whether the epoch has no batch behind it", NULL},
 	{"last_micro", get_last_micro, NULL, "whether it is the step's last micro-batch", NULL},
 	NUMBER("shape_class", shape_class, "index into Loader.shapes()"),
 	NUMBER("edge", edge, "bucket edge of the shape class"),

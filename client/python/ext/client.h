@@ -28,7 +28,7 @@ struct client {
 		*recent; /* list: states after the last lookahead + 1 batches; NULL: no lookahead */
 	/* Of the last batch. */
 	uint64_t epoch, step;
-	bool any, last_micro, ended; /* ended: the end of that epoch was returned */
+	bool any, last_micro, ended; /* ended: its epoch has no batch behind it */
 	struct client_stats stats;
 };
 

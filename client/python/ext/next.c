@@ -45,10 +45,10 @@ static int find_names(struct client *c, const struct stk_batch *batch)
 static void count(struct client *c, const struct stk_batch_info *info)
 {
 	c->any = true;
-	c->ended = false;
 	c->epoch = info->epoch;
 	c->step = info->step;
 	c->last_micro = info->last_micro;
+	c->ended = info->ends_epoch;
 	c->stats.batches++;
 	c->stats.rows += info->rows_real;
 	c->stats.real_tokens += info->real_tokens;

@@ -193,13 +193,13 @@ class Loader:
     def __len__(self):
         """Batches of an epoch for this rank: steps times micro-batches."""
         if not self._info["steps_per_epoch"]:
-            raise TypeError("this stream has no epochs, so no length")
+            raise TypeError("no length: this stream has no epochs, or each has its own number of steps")
         return self._info["steps_per_epoch"] * self._info["micros"]
 
     def total_steps(self, epochs):
         """Optimiser steps of that many epochs, for a learning-rate schedule."""
         if not self._info["steps_per_epoch"]:
-            raise TypeError("this stream has no epochs, so no number of steps")
+            raise TypeError("this stream has no epochs, or each has its own number of steps")
         return self._info["steps_per_epoch"] * epochs
 
     @property
@@ -230,7 +230,7 @@ class Loader:
         state = self._client.state() if after is None else self._client.state_after(after)
         epoch, step = self._position() if after is None else (after.epoch, after.step + 1 if after.last_micro
                                                               else after.step)
-        if after is not None and step == self._info["steps_per_epoch"]:
+        if after is not None and (after.ends_epoch or step == self._info["steps_per_epoch"]):
             epoch, step = epoch + 1, 0
         return {"version": 1, "epoch": epoch, "step": step, "state": state.hex()}
 
