@@ -297,7 +297,7 @@ static int next_step(struct stkd_feed *feed)
 	r = stkd_iter_next(feed->iter, &feed->step);
 	if (r < 0)
 		return r;
-	feed->cursor_size = (uint32_t)stkd_iter_cursor(feed->iter, feed->cursor);
+	feed->cursor_size = (uint32_t)stkd_stream_cursor(feed->stream, feed->iter, feed->cursor);
 	feed->have_step = true;
 	feed->micro = 0;
 	return 0;
