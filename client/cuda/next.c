@@ -230,12 +230,16 @@ static int own(struct stk_cuda *c)
 static int disown(struct next_call *call, int r)
 {
 	struct stk_cuda *c = call->c;
+	bool unsaid;
 
 	pthread_mutex_lock(&c->lock);
 	if (r < 0)
 		c->err = call->err;
 	c->owned = false;
+	unsaid = c->unsaid;
 	pthread_mutex_unlock(&c->lock);
+	if (unsaid)
+		stk__cuda_say(c);
 	return r;
 }
 

@@ -18,15 +18,22 @@
 
 /* Memory. */
 
-static void warn(struct stk_cuda *c, const char *what, const struct stk_err *err)
+void stk__cuda_say(struct stk_cuda *c)
 {
 	char text[sizeof(c->reason) + 128];
+	bool unsaid;
 
-	memcpy(c->reason, err->text, sizeof(c->reason));
-	snprintf(text, sizeof(text), "stoker: slots are not page-locked, %s: %s", what, c->reason);
-	if (c->warn)
+	pthread_mutex_lock(&c->lock);
+	unsaid = c->unsaid;
+	c->unsaid = false;
+	snprintf(text, sizeof(text), "stoker: slots are not page-locked, copied %s: %s",
+		 c->memory == STK_CUDA_MEMORY_BOUNCE ? "through pinned buffers"
+						     : "as pageable memory",
+		 c->reason);
+	pthread_mutex_unlock(&c->lock);
+	if (unsaid && c->warn)
 		c->warn(c->warn_data, text);
-	else
+	else if (unsaid)
 		fprintf(stderr, "%s\n", text);
 }
 
@@ -49,7 +56,7 @@ static int make_bounce(struct stk_cuda *c, struct stk_err *err)
 	return 0;
 }
 
-/* Not registered, for the reason in err. Warns once for each kind of memory. */
+/* Not registered, for the reason in err. To be told once for each kind of memory. */
 static void settle_for_less(struct stk_cuda *c, bool wanted, struct stk_err *err)
 {
 	enum stk_cuda_memory before = c->memory;
@@ -58,13 +65,9 @@ static void settle_for_less(struct stk_cuda *c, bool wanted, struct stk_err *err
 	c->memory = STK_CUDA_MEMORY_PAGEABLE;
 	if (!(c->flags & (STK_CUDA_PAGEABLE | STK_CUDA_HOST)) && make_bounce(c, err) == 0)
 		c->memory = STK_CUDA_MEMORY_BOUNCE;
-	if (wanted)
-		memcpy(c->reason, why.text, sizeof(c->reason));
-	else if (c->memory != before)
-		warn(c,
-		     c->memory == STK_CUDA_MEMORY_BOUNCE ? "copied through pinned buffers"
-							 : "copied as pageable memory",
-		     &why);
+	memcpy(c->reason, why.text, sizeof(c->reason));
+	if (!wanted && c->memory != before)
+		c->unsaid = true;
 }
 
 void stk__cuda_settle(struct stk_cuda *c, struct stk__session *session)
@@ -277,6 +280,8 @@ STK_PUBLIC int stk_cuda_open(struct stk_client *client, const struct stk_cuda_op
 			free(c);
 		return r;
 	}
+	if (c->unsaid)
+		stk__cuda_say(c);
 	*ret_cuda = c;
 	return 0;
 }

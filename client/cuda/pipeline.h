@@ -79,6 +79,7 @@ struct stk_cuda {
 	const struct stk__session *session; /* whose memory is settled; only compared */
 	enum stk_cuda_memory memory;
 	char reason[sizeof(((struct stk_err *)0)->text)];
+	bool unsaid; /* the caller is to be warned of the reason */
 	void (*warn)(void *data, const char *text);
 	void *warn_data;
 	uint8_t state[STK_STATE_SIZE_MAX];
@@ -112,8 +113,11 @@ static inline bool stk__cuda_is_settled(const struct stk_cuda *c,
 {
 	return c->session == session && (c->memory != STK_CUDA_MEMORY_REGISTERED || session->pin);
 }
-/* Decides how the memory of @session is copied; warns when it cannot be pinned. */
+/* Decides how the memory of @session is copied. Under the lock, or before anybody else is there. */
 void stk__cuda_settle(struct stk_cuda *c, struct stk__session *session);
+
+/* Warns the caller, on his thread and not under the lock. */
+void stk__cuda_say(struct stk_cuda *c);
 
 /* slots.c; under the lock, with the device current. */
 

@@ -71,7 +71,7 @@ struct stk_cuda_opts {
 	uint32_t depth; /* device slots, 1 to 64; 0: 3 */
 	uint32_t flags; /* enum stk_cuda_flag */
 	uint32_t reserved;
-	/* Called at most once for each cause, with one sentence; NULL: standard error. */
+	/* Called by open or next, on their caller's thread, with one sentence; NULL: standard error. */
 	void (*warn)(void *data, const char *text);
 	void *warn_data;
 };
