@@ -159,6 +159,11 @@ int stk_shm_desc_check(const struct stk_shm_desc *desc, const struct stk_shm_fie
 {
 	uint64_t size = control->slot_size;
 
+	if (desc->memory != STK_SHM_MEMORY_HOST)
+		return stk_err_set(err, -EPROTO,
+				   "batch descriptor: slot %" PRIu32 ": memory of kind %" PRIu32
+				   " is unknown to this libstoker",
+				   desc->slot, desc->memory);
 	if (desc->slot >= control->nslots || desc->cursor_size > STK_SHM_CURSOR_MAX ||
 	    desc->shape_class >= control->nclasses || desc->rows_real > desc->rows ||
 	    desc->extent_size > size || desc->ids_off % 8 || desc->lengths_off % 4 ||

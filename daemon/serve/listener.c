@@ -63,6 +63,15 @@ static int take_lock(const char *path, int *ret_fd, struct stk_err *err)
 	return 0;
 }
 
+/* While it is held. */
+static void remove_lock(const char *path)
+{
+	char lock[256];
+
+	if (lock_path(path, lock, sizeof(lock)) == 0)
+		unlink(lock);
+}
+
 /* Only a socket is ever removed: a file of somebody else in its place is an error. */
 static int clear_stale(const char *path, struct stk_err *err)
 {
@@ -89,9 +98,14 @@ static int listen_at(const char *path, unsigned mode, int *ret_fd, struct stk_er
 	if (fd < 0)
 		return stk_err_set(err, -errno, "socket: %m");
 	/* Mode before listen: nobody connects in between. */
-	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || chmod(path, mode) < 0 ||
-	    listen(fd, BACKLOG) < 0) {
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
 		r = stk_err_set(err, -errno, "socket %s: %m", path);
+		stk_close(fd);
+		return r;
+	}
+	if (chmod(path, mode) < 0 || listen(fd, BACKLOG) < 0) {
+		r = stk_err_set(err, -errno, "socket %s: %m", path);
+		unlink(path);
 		stk_close(fd);
 		return r;
 	}
@@ -111,6 +125,7 @@ int stkd_listener_open(const char *path, unsigned mode, int *ret_fd, int *ret_lo
 	if (r == 0)
 		r = listen_at(path, mode, ret_fd, err);
 	if (r < 0) {
+		remove_lock(path);
 		stk_close(lock_fd);
 		return r;
 	}
@@ -120,10 +135,6 @@ int stkd_listener_open(const char *path, unsigned mode, int *ret_fd, int *ret_lo
 
 void stkd_listener_remove(const char *path)
 {
-	char lock[256];
-
 	unlink(path);
-	/* Last, and while it is held: whoever comes now finds neither. */
-	if (lock_path(path, lock, sizeof(lock)) == 0)
-		unlink(lock);
+	remove_lock(path); /* last: whoever comes now finds neither */
 }

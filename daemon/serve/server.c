@@ -248,6 +248,7 @@ static int start_pools(struct stkd_server *server, const struct stkd_server_opts
 	unsigned nnodes = STK_MAX(server->topology.nnodes, 1), used = 0;
 	unsigned total = count_workers(server, opts);
 
+	server->npools = nnodes; /* from now on they are freed, those that there are */
 	for (unsigned i = 0; i < nnodes; i++) {
 		const struct stkd_node *node =
 			server->topology.nnodes ? &server->topology.nodes[i] : NULL;
@@ -264,7 +265,6 @@ static int start_pools(struct stkd_server *server, const struct stkd_server_opts
 			return r;
 		used += share;
 	}
-	server->npools = nnodes;
 	server->workers = used;
 	for (unsigned i = 0; i < nnodes; i++)
 		for (unsigned j = 0; j < nnodes && !server->pools[i]; j++)

@@ -86,6 +86,7 @@ class Instances(Case):
             self.assertNotEqual(p.returncode, 0)
             self.assertIn(link, err)
             self.assertIn("not a socket", err)
+            self.assertFalse(os.path.exists(link + ".lock"), "the lock of a daemon that is not there")
         with open(path) as f:
             self.assertEqual(f.read(), "do not touch")
 
