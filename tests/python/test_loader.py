@@ -47,6 +47,14 @@ class Epochs(LoaderCase):
         self.assertEqual(sorted(seen), list(range(200)))
         self.assertEqual(l.epoch, 1)
 
+    def test_a_break_at_the_last_batch_does_not_make_the_next_epoch_empty(self):
+        l = self.loader(as_="dlpack")
+        for epoch in range(3):
+            for n, b in enumerate(l, 1):
+                if b.ends_epoch:
+                    break
+            self.assertEqual((b.epoch, n), (epoch, len(l)))
+
     def test_epoch_and_step_say_what_comes_next(self):
         l = self.loader(as_="dlpack")
         self.assertEqual((l.epoch, l.step), (0, 0))
@@ -139,6 +147,7 @@ class State(LoaderCase):
             states.append(l.state_dict())
         # After fetching n batches n - 1 are trained.
         again = self.loader(as_="dlpack", job="again", state=states[5])
+        self.assertEqual((again.epoch, again.step), (0, 4))
         self.assertEqual(ids(self.take(again, 1)[0]), batches[4])
         self.assertEqual(l.state_dict()["epoch"], 1, "at the end all are trained")
         end = self.loader(as_="dlpack", job="end", state=l.state_dict())

@@ -109,16 +109,16 @@ static PyObject *state_bytes(struct client *c)
 /* Nothing was fetched ahead: the only state to go back to is the present one. */
 static int restart_recent(struct client *c)
 {
-	PyObject *state;
+	PyObject *where;
 
 	if (!c->lookahead)
 		return 0;
-	state = state_bytes(c);
+	where = client_where(c, state_bytes(c));
 	Py_XDECREF(c->recent);
-	c->recent = state ? PyList_New(0) : NULL;
-	if (c->recent && PyList_Append(c->recent, state) < 0)
+	c->recent = where ? PyList_New(0) : NULL;
+	if (c->recent && PyList_Append(c->recent, where) < 0)
 		Py_CLEAR(c->recent);
-	Py_XDECREF(state);
+	Py_XDECREF(where);
 	return c->recent ? 0 : -1;
 }
 
@@ -254,6 +254,19 @@ static PyObject *client_close(PyObject *self, PyObject *unused)
 
 static PyObject *client_epoch(PyObject *self, PyObject *unused);
 
+/* (state, epoch, step) of what comes after a batch; of the beginning: (state, None, None). */
+PyObject *client_where(const struct client *c, PyObject *state)
+{
+	uint64_t epoch = c->ended ? c->epoch + 1 : c->epoch;
+	uint64_t step = c->ended ? 0 : c->last_micro ? c->step + 1 : c->step;
+
+	if (!state)
+		return NULL;
+	if (!c->any)
+		return Py_BuildValue("(NOO)", state, Py_None, Py_None);
+	return Py_BuildValue("(NKK)", state, (unsigned long long)epoch, (unsigned long long)step);
+}
+
 static PyObject *client_state(PyObject *self, PyObject *unused)
 {
 	struct client *c = (struct client *)self;
@@ -263,7 +276,7 @@ static PyObject *client_state(PyObject *self, PyObject *unused)
 		return NULL;
 	if (c->recent)
 		return Py_XNewRef(PyList_GetItem(c->recent, 0));
-	return state_bytes(c);
+	return client_where(c, state_bytes(c));
 }
 
 static PyObject *client_state_after(PyObject *self, PyObject *batch)
@@ -287,7 +300,7 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	client_leave(c);
 	if (r < 0)
 		return ext_raise(r, c->client ? stk_client_error(c->client) : "");
-	c->any = c->ended = false;
+	c->any = c->ended = c->end_due = false;
 	if (restart_recent(c) < 0)
 		return NULL;
 	Py_RETURN_NONE;
@@ -380,7 +393,9 @@ static PyMethodDef client_methods[] = {
 	{"close", client_close, METH_NOARGS,
 	 "close()\n--\n\nEnds the seat; batches stay readable."},
 	{"epoch", client_epoch, METH_NOARGS, "epoch()\n--\n\nIterator to the end of the epoch."},
-	{"state", client_state, METH_NOARGS, "state()\n--\n\nBytes: where to continue."},
+	{"state", client_state, METH_NOARGS,
+	 "state()\n--\n\n(state, epoch, step): where to continue; None, None before the first "
+	 "batch."},
 	{"state_after", client_state_after, METH_O,
 	 "state_after(batch)\n--\n\nBytes: where to continue after that batch."},
 	{"seek", client_seek, METH_VARARGS,
@@ -415,6 +430,7 @@ static PyType_Spec client_spec = {
 /* The iterator over the rest of an epoch. */
 struct epoch {
 	PyObject_HEAD struct client *client; /* NULL: it is over */
+	bool end_due; /* the epoch before is over, and its end was not asked for: it is passed over */
 };
 
 static PyObject *client_epoch(PyObject *self, PyObject *unused)
@@ -427,6 +443,8 @@ static PyObject *client_epoch(PyObject *self, PyObject *unused)
 	e = (struct epoch *)PyType_GenericAlloc(epoch_type, 0);
 	if (e)
 		e->client = (struct client *)Py_NewRef(self);
+	if (e)
+		e->end_due = e->client->end_due;
 	return (PyObject *)e;
 }
 
@@ -440,6 +458,9 @@ static PyObject *epoch_next(PyObject *self)
 		return NULL;
 	Py_INCREF((PyObject *)c); /* another thread may end this iterator while we wait */
 	batch = client_next(c);
+	if (!batch && e->end_due && !PyErr_Occurred())
+		batch = client_next(c);
+	e->end_due = false;
 	if (!batch && !PyErr_Occurred())
 		Py_CLEAR(e->client);
 	Py_DECREF((PyObject *)c);

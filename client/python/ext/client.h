@@ -29,6 +29,7 @@ struct client {
 	/* Of the last batch. */
 	uint64_t epoch, step;
 	bool any, last_micro, ended; /* ended: its epoch has no batch behind it */
+	bool end_due;                /* and the end itself was not returned yet */
 	struct client_stats stats;
 };
 
@@ -37,6 +38,9 @@ PyObject *client_next(struct client *client);
 
 /* Raises unless it is open and of this process. */
 bool client_usable(const struct client *client);
+
+/* A tuple of a state, which is taken over, and the epoch and step that come after it. */
+PyObject *client_where(const struct client *client, PyObject *state);
 
 /* Around a call that may wait: without the GIL, with the lock. */
 void client_enter(struct client *client);

@@ -48,7 +48,7 @@ static void count(struct client *c, const struct stk_batch_info *info)
 	c->epoch = info->epoch;
 	c->step = info->step;
 	c->last_micro = info->last_micro;
-	c->ended = info->ends_epoch;
+	c->ended = c->end_due = info->ends_epoch;
 	c->stats.batches++;
 	c->stats.rows += info->rows_real;
 	c->stats.real_tokens += info->real_tokens;
@@ -58,16 +58,16 @@ static void count(struct client *c, const struct stk_batch_info *info)
 /* Keeps the states of the batches that a consumer may have fetched and not yet trained on. */
 static int remember(struct client *c, PyObject *batch)
 {
-	PyObject *state;
+	PyObject *where;
 	int r;
 
 	if (!c->recent)
 		return 0;
-	state = batch_state(batch);
-	if (!state)
+	where = client_where(c, batch_state(batch));
+	if (!where)
 		return -1;
-	r = PyList_Append(c->recent, state);
-	Py_DECREF(state);
+	r = PyList_Append(c->recent, where);
+	Py_DECREF(where);
 	if (r == 0 && PyList_Size(c->recent) > (Py_ssize_t)c->lookahead + 1)
 		r = PyList_SetSlice(c->recent, 0, 1, NULL);
 	return r;
@@ -97,6 +97,7 @@ static PyObject *ended(struct client *c)
 	Py_ssize_t n = c->recent ? PyList_Size(c->recent) : 0;
 
 	c->ended = true;
+	c->end_due = false;
 	if (n > 1)
 		PyList_SetSlice(c->recent, 0, n - 1, NULL);
 	return NULL;

@@ -114,8 +114,7 @@ class Loader:
         self.place = _ranks.find(rank, world_size, replica, replicas, mesh)
         self._as = _tensors.framework(as_)
         self._timeout = timeout
-        self._base = (0, 0)  # epoch and step at which this loader starts
-        start = self._take_state(state)
+        start, self._base = self._parse(state)  # base: epoch and step at which this loader starts
         if self._as == "torch" and "fields" not in keys:
             keys.setdefault("default_fields", "torch")
         arguments = self._where(data, daemon, socket, keys)
@@ -156,7 +155,7 @@ class Loader:
         try:
             self._client = self._attach(arguments)
             self._read_info()
-            mine = _identity(self._client.state())
+            mine = _identity(self._client.state()[0])
         except Error as e:
             failed, mine = e, str(e)
         found = [None] * dist.get_world_size()
@@ -216,9 +215,7 @@ class Loader:
         taken, epoch, step, last_micro, ended = self._client.position()
         if not taken:
             return self._base
-        if ended or (last_micro and step + 1 == self._info["steps_per_epoch"]):
-            return epoch + 1, 0
-        return epoch, step + 1 if last_micro else step
+        return (epoch + 1, 0) if ended else (epoch, step + 1 if last_micro else step)
 
     # State.
 
@@ -227,27 +224,33 @@ class Loader:
 
         A dict of numbers and strings. Costs no message, and works after the daemon died.
         """
-        state = self._client.state() if after is None else self._client.state_after(after)
-        epoch, step = self._position() if after is None else (after.epoch, after.step + 1 if after.last_micro
-                                                              else after.step)
-        if after is not None and (after.ends_epoch or step == self._info["steps_per_epoch"]):
-            epoch, step = epoch + 1, 0
+        if after is None:
+            state, epoch, step = self._client.state()
+            if epoch is None:
+                epoch, step = self._base
+        else:
+            state = self._client.state_after(after)
+            epoch, step = after.epoch, after.step + 1 if after.last_micro else after.step
+            if after.ends_epoch:
+                epoch, step = epoch + 1, 0
         return {"version": 1, "epoch": epoch, "step": step, "state": state.hex()}
 
     def load_state_dict(self, state):
         """Continues after a state. All replicas of a rank have to load the same one."""
-        if self._client.position()[0] == 0 and self._take_state(state) == self._client.state():
-            return  # it starts there
-        self._client.seek(self._take_state(state))
+        start, base = self._parse(state)
+        if self._client.position()[0] or start != self._client.state()[0]:
+            self._client.seek(start)
+        self._base = base
 
-    def _take_state(self, state):
+    @staticmethod
+    def _parse(state):
+        """(bytes, (epoch, step)) of what state_dict() returned; None: the beginning."""
         if state is None:
-            return None
+            return None, (0, 0)
         try:
             if state["version"] != 1:
                 raise SpecError(f"state: version {state['version']!r}, this stoker knows 1")
-            self._base = int(state["epoch"]), int(state["step"])
-            return bytes.fromhex(state["state"])
+            return bytes.fromhex(state["state"]), (int(state["epoch"]), int(state["step"]))
         except (KeyError, TypeError, ValueError) as e:
             if isinstance(e, SpecError):
                 raise
