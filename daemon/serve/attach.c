@@ -2,9 +2,7 @@
 #include "daemon/serve/attach.h"
 
 #include <errno.h>
-#include <grp.h>
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,47 +71,6 @@ static int check_versions(const json_t *parameters, struct stk_err *err)
 
 /* Trust. */
 
-static bool uid_listed(uid_t uid, char *const *users)
-{
-	struct passwd *pw = getpwuid(uid);
-	char number[16];
-
-	snprintf(number, sizeof(number), "%u", (unsigned)uid);
-	for (; users && *users; users++)
-		if (!strcmp(*users, number) || (pw && !strcmp(*users, pw->pw_name)))
-			return true;
-	return false;
-}
-
-static bool gid_listed(gid_t gid, char *const *groups)
-{
-	struct group *gr = getgrgid(gid);
-	char number[16];
-
-	snprintf(number, sizeof(number), "%u", (unsigned)gid);
-	for (; groups && *groups; groups++)
-		if (!strcmp(*groups, number) || (gr && !strcmp(*groups, gr->gr_name)))
-			return true;
-	return false;
-}
-
-static bool groups_listed(const struct stkd_conn *conn, char *const *groups)
-{
-	gid_t gids[256];
-	socklen_t size = sizeof(gids);
-
-	if (!groups)
-		return false;
-	if (gid_listed(conn->peer.gid, groups))
-		return true;
-	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERGROUPS, gids, &size) < 0)
-		return false;
-	for (size_t i = 0; i < size / sizeof(gid_t); i++)
-		if (gid_listed(gids[i], groups))
-			return true;
-	return false;
-}
-
 static int check_peer(const struct stkd_conn *conn, struct stk_err *err)
 {
 	const struct stkd_server *server = conn->server;
@@ -125,9 +82,7 @@ static int check_peer(const struct stkd_conn *conn, struct stk_err *err)
 		return stk_err_set(err, -EACCES,
 				   "attach: this private stokerd serves user %u, not user %u",
 				   (unsigned)geteuid(), (unsigned)uid);
-	if (!server->conf->users && !server->conf->groups)
-		return 0;
-	if (uid_listed(uid, server->conf->users) || groups_listed(conn, server->conf->groups))
+	if (stkd_trust_admits(&server->trust, conn->fd, &conn->peer))
 		return 0;
 	return stk_err_set(err, -EACCES,
 			   "attach: user %u is not among the users and groups of the configuration",

@@ -174,9 +174,26 @@ static void on_connect(uv_poll_t *poll, int status, int events)
 
 /* Signals. */
 
+/* Running jobs hold their own specs; only what comes later sees the new ones. */
+static int take_conf(struct stkd_server *server, struct stk_err *err)
+{
+	_cleanup_(stkd_conf_freep) struct stkd_conf *conf = NULL;
+	struct stkd_trust trust;
+	int r = stkd_conf_load(server->conf_path, &conf, err);
+
+	if (r == 0)
+		r = stkd_trust_init(&trust, conf, err);
+	if (r < 0)
+		return r;
+	stkd_trust_deinit(&server->trust);
+	server->trust = trust;
+	stkd_conf_free(server->conf);
+	server->conf = STK_STEAL(conf);
+	return 0;
+}
+
 static void reload(struct stkd_server *server)
 {
-	struct stkd_conf *conf;
 	struct stk_err err;
 
 	if (!server->conf_path) {
@@ -184,14 +201,10 @@ static void reload(struct stkd_server *server)
 		return;
 	}
 	notify("RELOADING=1");
-	/* Running jobs hold their own specs; only what comes later sees the new ones. */
-	if (stkd_conf_load(server->conf_path, &conf, &err) < 0) {
+	if (take_conf(server, &err) < 0)
 		log_error("reload: %s; the old configuration stays", err.text);
-	} else {
-		stkd_conf_free(server->conf);
-		server->conf = conf;
-		log_info("reloaded %s: %zu streams", server->conf_path, conf->nstreams);
-	}
+	else
+		log_info("reloaded %s: %zu streams", server->conf_path, server->conf->nstreams);
 	notify("READY=1");
 }
 
@@ -351,6 +364,9 @@ static int start_server(struct stkd_server *server, const struct stkd_server_opt
 
 	server->linger_ms = opts->linger_ms ? opts->linger_ms : server->conf->linger_ms;
 	set_memory(server, opts);
+	r = stkd_trust_init(&server->trust, server->conf, err);
+	if (r < 0)
+		return r;
 	r = stkd_topology_init(&server->topology, "/sys", NULL, err);
 	if (r < 0)
 		return r;
@@ -400,6 +416,7 @@ static void end_server(struct stkd_server *server)
 		unlink(server->remove_at_end);
 	stk_close(server->listen_fd);
 	stk_close(server->lock_fd);
+	stkd_trust_deinit(&server->trust);
 	stkd_conf_free(server->conf);
 	free(server->socket_path);
 	free(server);

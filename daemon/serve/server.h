@@ -11,6 +11,7 @@
 #include "daemon/assemble/pool.h"
 #include "daemon/conf.h"
 #include "daemon/memory/topology.h"
+#include "daemon/serve/trust.h"
 
 struct stkd_conn;
 struct stkd_job;
@@ -36,6 +37,7 @@ struct stkd_server {
 	uv_async_t fault;  /* a worker found a seat to end */
 	uv_signal_t signals[6];
 	struct stkd_conf *conf;
+	struct stkd_trust trust;
 	const char *conf_path, *remove_at_end;
 	char *socket_path;
 	int listen_fd, lock_fd;

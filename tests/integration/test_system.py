@@ -184,6 +184,24 @@ class Trust(Case):
         self.attached(d, stream="s", user=65533)
         self.attached(d, stream="s")
 
+    def test_users_and_groups_are_listed_by_name_too_and_one_that_is_not_there_is_warned_of(self):
+        d = self.daemon("users: [nobody, no-such-user]\ngroups: [no-such-group]\n" + self.conf)
+        for name in ("no-such-user", "no-such-group"):
+            self.assertIn('"%s"' % name, d.log())
+        self.attached(d, stream="s", user=NOBODY)
+        self.assertIn("65533", self.refused(d, stream="s", user=65533, job="other"))
+
+    def test_a_member_of_a_thousand_groups_is_found_by_the_last_of_them(self):
+        d = self.daemon("groups: [4000]\n" + self.conf)
+        code = """
+import os, sys; sys.path.insert(0, %r); import harness
+os.setgroups(list(range(3000, 4001)))
+os.setgid(65533); os.setuid(65533)
+print(harness.Raw(%r).attach(stream="s")["seat"])
+""" % (os.path.dirname(os.path.abspath(__file__)), d.socket)
+        p = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True, timeout=SLOW)
+        self.assertEqual(p.stdout, "0\n", p.stderr)
+
     def test_jobs_of_two_users_with_one_name_are_two_jobs(self):
         d = self.daemon(self.conf)
         a = self.attached(d, stream="s", user=NOBODY, keys=["epochs=1"])
