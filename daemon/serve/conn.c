@@ -2,6 +2,7 @@
 #include "daemon/serve/conn.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -13,7 +14,9 @@
 #include "daemon/serve/job.h"
 #include "daemon/serve/methods.h"
 
-#define STALL_NS UINT64_C(5000000000) /* who takes nothing of its replies for so long is ended */
+#define USER_CONNS_MAX UINT64_C(4096)
+#define DESCRIPTORS    8                    /* of a connection with a seat */
+#define STALL_NS       UINT64_C(5000000000) /* who takes nothing of its replies for so long is ended */
 
 void stkd_conn_hold(struct stkd_conn *conn)
 {
@@ -243,6 +246,35 @@ static void watch_process(struct stkd_conn *conn)
 	conn->pid_watched = watch(conn, &conn->pid_poll, conn->pidfd, on_peer_exit) == 0;
 }
 
+/* Others need descriptors too: a user gets connections for at most an eighth of them. */
+static uint64_t user_limit(const struct stkd_server *server)
+{
+	return STK_MIN(STK_MAX(server->fd_limit / DESCRIPTORS / 8, 1), USER_CONNS_MAX);
+}
+
+static bool has_too_many(const struct stkd_conn *conn)
+{
+	uint64_t n = 0, most = user_limit(conn->server);
+
+	if (conn->peer.uid == 0 || conn->peer.uid == geteuid())
+		return false;
+	for (const struct stkd_conn *c = conn->server->conns; c && n <= most; c = c->next)
+		n += c->peer.uid == conn->peer.uid;
+	return n > most;
+}
+
+static void refuse_user(struct stkd_conn *conn)
+{
+	struct stk_err err;
+
+	stk_err_set(&err, -EMFILE,
+		    "user %u has %" PRIu64
+		    " connections, no more are allowed while RLIMIT_NOFILE of stokerd is %" PRIu64,
+		    (unsigned)conn->peer.uid, user_limit(conn->server), conn->server->fd_limit);
+	if (stkd_conn_refuse(conn, &err))
+		stkd_conn_close(conn, err.text);
+}
+
 void stkd_conn_new(struct stkd_server *server, int fd)
 {
 	struct stkd_conn *conn = calloc(1, sizeof(*conn));
@@ -269,4 +301,6 @@ void stkd_conn_new(struct stkd_server *server, int fd)
 	server->conns = conn;
 	server->nconns++;
 	stkd_server_count(server);
+	if (has_too_many(conn))
+		refuse_user(conn);
 }

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -425,6 +426,7 @@ static void end_server(struct stkd_server *server)
 int stkd_server_run(const struct stkd_server_opts *opts)
 {
 	struct stkd_server *server = calloc(1, sizeof(*server));
+	struct rlimit limit;
 	struct stk_err err;
 	int r;
 
@@ -439,6 +441,8 @@ int stkd_server_run(const struct stkd_server_opts *opts)
 	server->private_mode = opts->private_mode;
 	server->listen_fd = server->lock_fd = -1;
 	server->started_ns = stkd_now_ns();
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+		server->fd_limit = limit.rlim_cur;
 	init_handles(server);
 	r = start_server(server, opts, &err);
 	tell_ready(opts, r < 0 ? &err : NULL);

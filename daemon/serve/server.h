@@ -53,6 +53,7 @@ struct stkd_server {
 	struct stkd_conn *conns;
 	struct stkd_job *jobs;
 	unsigned nconns, nseats;
+	uint64_t fd_limit; /* descriptors that this process may have */
 };
 
 /* Runs until told to stop. Return: exit status. */

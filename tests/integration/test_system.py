@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon of a node: configured streams, reload, trust, service notification, a clean end."""
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -201,6 +202,33 @@ print(harness.Raw(%r).attach(stream="s")["seat"])
 """ % (os.path.dirname(os.path.abspath(__file__)), d.socket)
         p = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True, timeout=SLOW)
         self.assertEqual(p.stdout, "0\n", p.stderr)
+
+    def test_one_user_cannot_take_all_connections(self):
+        limit = 512
+        d = self.daemon(self.conf, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+        code = """
+import os, sys; sys.path.insert(0, %r); import harness
+raws, refused = [], ""
+while not refused and len(raws) < 600:
+    raws.append(harness.Raw(%r))
+    try:
+        try:
+            raws[-1].message("io.stoker.Status", {})
+        except BrokenPipeError:
+            pass  # it was refused unheard
+        raws[-1].reply()
+    except harness.Refused as e:
+        refused = e.reason
+print(len(raws) - 1, refused, flush=True)
+sys.stdin.read()
+""" % (os.path.dirname(os.path.abspath(__file__)), d.socket)
+        p = subprocess.Popen(["/usr/bin/python3", "-c", code], user=NOBODY, text=True, stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE)
+        self.addCleanup(p.communicate)
+        number, reason = p.stdout.readline().split(" ", 1)
+        self.assertEqual(int(number), limit // 8 // 8)
+        self.assertIn("user %d has %d connections" % (NOBODY, limit // 8 // 8), reason)
+        self.attached(d, stream="s", user=65533)
 
     def test_jobs_of_two_users_with_one_name_are_two_jobs(self):
         d = self.daemon(self.conf)
