@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Taking batches: order, tensors, release, waiting, the daemon's end, a fork, hostile memory. */
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -687,6 +688,73 @@ static void two_clients_of_one_process_do_not_mix(void **state)
 	stk_batch_release(batch);
 }
 
+static void take_returns_what_is_ready_and_never_waits(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_batch *batch = NULL;
+	int64_t start = now_ms();
+
+	assert_int_equal(stk_client_take(f->client, &batch), STK_TIMEOUT);
+	fake_publish(&f->daemon, 1, 0, 0);
+	fake_entry(&f->daemon, STK_SHM_EPOCH_END, 0, 0, 0);
+	assert_int_equal(stk_client_take(f->client, &batch), 0);
+	assert_int_equal(step_of(batch), 0);
+	stk_batch_release(batch);
+	assert_int_equal(stk_client_take(f->client, &batch), STK_EPOCH_END);
+	fake_hang_up(&f->daemon);
+	assert_int_equal(stk_client_take(f->client, &batch), STK_TIMEOUT);
+	assert_int_equal(look(f), -EPIPE);
+	assert_int_equal(stk_client_take(f->client, &batch), -EPIPE);
+	assert_true(now_ms() - start < 1000);
+}
+
+static int count_and_stop(void *data)
+{
+	int *left = data;
+
+	return (*left)-- <= 0;
+}
+
+static void a_caller_may_interrupt_a_wait_and_loses_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_batch *batch;
+	int left = INT_MAX;
+
+	f->opts.interrupted = count_and_stop;
+	f->opts.interrupt_data = &left;
+	open_client(f);
+	left = 1;
+	assert_int_equal(stk_client_next(f->client, -1, &batch), -EINTR);
+	assert_string_equal(stk_client_error(f->client), "interrupted while waiting");
+	fake_publish(&f->daemon, 1, 0, 0);
+	batch = next_batch(f);
+	assert_int_equal(step_of(batch), 0);
+	stk_batch_release(batch);
+}
+
+/* An attach that nobody answers. */
+static void say_nothing(struct fake_daemon *daemon, int conn, const json_t *call)
+{
+	(void)daemon;
+	(void)conn;
+	(void)call;
+}
+
+static void a_caller_may_interrupt_an_attach(void **state)
+{
+	struct fixture *f = *state;
+	char error[256] = "";
+	int left = 2;
+
+	f->daemon.attach = say_nothing;
+	f->opts.interrupted = count_and_stop;
+	f->opts.interrupt_data = &left;
+	f->opts.attach_timeout_ms = -1;
+	assert_int_equal(stk_client_open(&f->opts, &f->client, error, sizeof(error)), -EINTR);
+	assert_string_equal(error, "interrupted");
+}
+
 #define TEST(f)   cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 #define CLOSED(f) cmocka_unit_test_setup_teardown(f, set_up_closed, tear_down)
 
@@ -719,6 +787,9 @@ int main(void)
 		CLOSED(a_seat_that_comes_later_starts_at_its_first_entry),
 		TEST(several_threads_may_release_at_once),
 		TEST(two_clients_of_one_process_do_not_mix),
+		TEST(take_returns_what_is_ready_and_never_waits),
+		CLOSED(a_caller_may_interrupt_a_wait_and_loses_nothing),
+		CLOSED(a_caller_may_interrupt_an_attach),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
