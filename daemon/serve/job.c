@@ -122,6 +122,26 @@ static int check_number(const struct stkd_job *job, const char *what, uint32_t t
 			   job->name, what, theirs, ours);
 }
 
+/* Paths are no part of a digest: the same data may lie elsewhere tomorrow. In one job they are. */
+static int check_data(const struct stkd_job *job, const struct stk_spec *theirs,
+		      const struct stk_spec *ours, struct stk_err *err)
+{
+	if (ours->name)
+		return 0; /* a configured stream's may change with a reload; the job keeps its own */
+	if (theirs->ndata != ours->ndata)
+		return stk_err_set(err, -EEXIST,
+				   "job %s: data: %zu datasets asked for, the job was created with "
+				   "%zu",
+				   job->name, theirs->ndata, ours->ndata);
+	for (size_t i = 0; i < ours->ndata; i++)
+		if (strcmp(theirs->data[i].path, ours->data[i].path))
+			return stk_err_set(err, -EEXIST,
+					   "job %s: data: %s asked for, the job was created with "
+					   "%s",
+					   job->name, theirs->data[i].path, ours->data[i].path);
+	return 0;
+}
+
 static int check_spec(const struct stkd_job *job, const struct stk_spec *theirs,
 		      struct stk_err *err)
 {
@@ -130,7 +150,7 @@ static int check_spec(const struct stkd_job *job, const struct stk_spec *theirs,
 	const char *key = stk_spec_difference(theirs, ours, &a, &b);
 
 	if (!key)
-		return 0;
+		return check_data(job, theirs, ours, err);
 	return stk_err_set(err, -EEXIST, "job %s: %s: %s asked for, the job was created with %s",
 			   job->name, key, a ? a : "nothing", b ? b : "nothing");
 }

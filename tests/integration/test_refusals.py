@@ -296,6 +296,18 @@ class Seats(Refusals):
         self.attached(self.d, self.data, keys=["rows=4", "seed=17"], rank=1, world=2)
         self.assertEqual(len(batches(t.run(5))), 5)
 
+    def test_ranks_with_other_data_behind_the_first_path_are_refused(self):
+        self.dataset(random_lengths(40, seed=2), "b")
+        self.dataset(random_lengths(40, seed=3), "c")
+        specs = [{"data": [{"path": self.data}, {"path": self.path(name)}], "rows": 2} for name in "bc"]
+        self.raw(self.d).attach(spec=specs[0], world=2)
+        with self.assertRaises(harness.Refused) as refused:
+            self.raw(self.d).attach(spec=specs[1], world=2, rank=1)
+        self.assertEqual(refused.exception.code, -errno.EEXIST)
+        for word in ("data", self.path("b"), self.path("c")):
+            self.assertIn(word, refused.exception.reason)
+        self.raw(self.d).attach(spec=specs[0], world=2, rank=1)
+
     def test_a_connection_holds_one_seat(self):
         raw = self.raw(self.d)
         spec = {"data": self.data, "rows": 4}
