@@ -68,7 +68,7 @@ uint32_t stkd_assembly_nfields(const struct stkd_assembly *assembly);
  * "batch", "shape": [inner]}; new reference. */
 json_t *stkd_assembly_schema(const struct stkd_assembly *assembly);
 
-/* -EOVERFLOW when it does not fit 64 bits. */
+/* -EOVERFLOW when it does not fit 64 bits; *ret is then of no use. */
 int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
 			 struct stkd_layout *ret);
 /* The same for packed rows; -EOVERFLOW also when sums of lengths do not fit 31 bits. */

@@ -46,20 +46,20 @@ static bool place_field(const struct stkd_op *op, const struct lead *lead, uint3
 static int place_all(const struct stkd_assembly *assembly, const struct lead *lead, uint32_t width,
 		     struct stkd_layout *ret)
 {
-	struct stkd_layout layout = {.extent_size = 0};
 	uint64_t end = 0;
 
+	/* In place, and only the fields there are: it is done for each batch. */
 	for (uint32_t i = 0; i < assembly->nops; i++)
-		if (place_field(&assembly->ops[i], lead, width, &end, &layout.fields[i]))
+		if (place_field(&assembly->ops[i], lead, width, &end, &ret->fields[i]))
 			return -EOVERFLOW;
-	layout.extent_size = end;
+	ret->extent_size = end;
+	ret->from_off = ret->row_first_off = 0;
 	if (take(&end, STK_SHM_FIELD_ALIGN, (uint64_t)lead->items * sizeof(uint64_t),
-		 &layout.ids_off) ||
+		 &ret->ids_off) ||
 	    take(&end, sizeof(uint32_t), (uint64_t)lead->items * sizeof(uint32_t),
-		 &layout.lengths_off))
+		 &ret->lengths_off))
 		return -EOVERFLOW;
-	layout.size = end;
-	*ret = layout;
+	ret->size = end;
 	return 0;
 }
 
@@ -72,21 +72,19 @@ int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, ui
 int stkd_assembly_layout_packed(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
 				uint32_t nsegments, struct stkd_layout *ret)
 {
-	struct stkd_layout layout;
 	int r;
 
 	/* Sums of lengths are numbers of 32 bits with a sign. */
 	if ((uint64_t)rows * width > INT32_MAX || nsegments == UINT32_MAX)
 		return -EOVERFLOW;
-	r = place_all(assembly, &(struct lead){rows, nsegments}, width, &layout);
+	r = place_all(assembly, &(struct lead){rows, nsegments}, width, ret);
 	if (r < 0)
 		return r;
-	if (take(&layout.size, sizeof(uint32_t), (uint64_t)nsegments * sizeof(uint32_t),
-		 &layout.from_off) ||
-	    take(&layout.size, sizeof(uint32_t), ((uint64_t)rows + 1) * sizeof(uint32_t),
-		 &layout.row_first_off))
+	if (take(&ret->size, sizeof(uint32_t), (uint64_t)nsegments * sizeof(uint32_t),
+		 &ret->from_off) ||
+	    take(&ret->size, sizeof(uint32_t), ((uint64_t)rows + 1) * sizeof(uint32_t),
+		 &ret->row_first_off))
 		return -EOVERFLOW;
-	*ret = layout;
 	return 0;
 }
 

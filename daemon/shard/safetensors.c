@@ -48,6 +48,14 @@ static int safetensors_open(struct stkd_shard *shard, const struct stkd_shard_li
 	return 0;
 }
 
+static void safetensors_prefetch(const struct stkd_shard *shard, uint32_t field, uint64_t row)
+{
+	const struct stkd_column *column = (const struct stkd_column *)shard->state + field;
+
+	if (shard->fields[field].ragged)
+		__builtin_prefetch(shard->map + column->offsets + row * sizeof(uint64_t));
+}
+
 static int safetensors_row(const struct stkd_shard *shard, uint32_t field, uint64_t row,
 			   struct stkd_extent *ret)
 {
@@ -83,5 +91,6 @@ const struct stkd_format stkd_format_safetensors = {
 	.probe = safetensors_probe,
 	.open = safetensors_open,
 	.row = safetensors_row,
+	.prefetch = safetensors_prefetch,
 	.close = safetensors_close,
 };

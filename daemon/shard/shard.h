@@ -53,6 +53,8 @@ struct stkd_format {
 	int (*row)(const struct stkd_shard *shard, uint32_t field, uint64_t row,
 		   struct stkd_extent *ret);
 	void (*close)(struct stkd_shard *shard);
+	/* What row() will read soon; NULL: nothing. Takes any row below count. */
+	void (*prefetch)(const struct stkd_shard *shard, uint32_t field, uint64_t row);
 };
 
 struct stkd_shard {

@@ -25,9 +25,33 @@ static int refuse_row(const struct stkd_dataset *dataset, const struct stkd_shar
 			   stkd_label(dataset->fields[field].name, label));
 }
 
+/* Lengths and places of rows lie anywhere: all are asked for before the first one is waited for. */
+static void prefetch(const struct stkd_dataset *dataset, const struct stkd_want *want)
+{
+	for (uint32_t i = 0; i < want->nrows; i++) {
+		const struct stkd_shard *shard;
+		uint64_t row;
+		size_t s;
+
+		if (want->ids[i] >= dataset->count)
+			return;
+		if (dataset->lengths)
+			__builtin_prefetch(&dataset->lengths[want->ids[i]]);
+		stkd_dataset_locate(dataset, want->ids[i], &s, &row);
+		shard = dataset->shards[s];
+		if (!shard->format->prefetch)
+			continue;
+		for (uint32_t f = 0; f < want->nfields; f++)
+			shard->format->prefetch(
+				shard, dataset->field_of[s * dataset->nfields + want->fields[f]],
+				row);
+	}
+}
+
 int stkd_fetch(const struct stkd_dataset *dataset, const struct stkd_want *want,
 	       struct stkd_extent *out, struct stk_err *err)
 {
+	prefetch(dataset, want);
 	for (uint32_t i = 0; i < want->nrows; i++) {
 		const struct stkd_shard *shard;
 		const uint16_t *field_of;
