@@ -28,9 +28,10 @@ struct stk_client {
 	bool resumed;   /* attached anew, and no entry was taken since */
 	bool restarted; /* attached anew, and no batch came since */
 	bool waiting;   /* waiting_since_ns is set in the seat */
-	bool eager;     /* as the session has it */
-	int epoll;      /* -1 until stk_client_fd() was called */
-	bool armed;     /* the pollable set waits for the daemon, see stk__client_arm() */
+	uint32_t spins_left_out, spins_to_leave; /* waits without a look first: so far, in all */
+	bool eager;                              /* as the session has it */
+	int epoll;                               /* -1 until stk_client_fd() was called */
+	bool armed; /* the pollable set waits for the daemon, see stk__client_arm() */
 	struct stk__position last;
 	uint8_t state[STK_STATE_SIZE_MAX];
 	size_t state_size;
