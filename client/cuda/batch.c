@@ -3,34 +3,49 @@
  * What a device batch tells about itself: copies, made when its copy to the device was started, for
  * the host slot goes back long before. Read by any thread that holds the batch.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/cuda/pipeline.h"
 
-/* Sample ids and lengths lie behind what is copied to the device. */
-static int copy_ids(struct stk_cuda_batch *slot, struct stk_err *err)
+static_assert(sizeof(struct stk_batch_info) == 160,
+	      "a list that is new here is to be copied below");
+
+/* Copies a list that may be missing behind those before it. Returns where it lies. */
+static const void *put(uint8_t **end, const void *list, size_t size)
+{
+	void *at = *end;
+
+	if (!list)
+		return NULL;
+	memcpy(at, list, size);
+	*end += size;
+	return at;
+}
+
+/* Lists of samples and segments lie in the slot, behind what is copied to the device. */
+static int copy_lists(struct stk_cuda_batch *slot, struct stk_err *err)
 {
 	struct stk_batch_info *info = &slot->info;
-	size_t ids = info->nids * sizeof(*info->sample_ids);
-	size_t lengths = info->nids * sizeof(*info->lengths);
+	size_t n = info->nids, rows = (size_t)info->rows + 1;
+	size_t size = n * (sizeof(uint64_t) + 2 * sizeof(uint32_t)) + rows * sizeof(uint32_t);
+	uint8_t *end;
 
-	if (ids + lengths > slot->ids_room) {
-		void *room = realloc(slot->ids, 2 * (ids + lengths));
+	if (size > slot->lists_room) {
+		void *room = realloc(slot->lists, 2 * size);
 
 		if (!room)
-			return stk_err_set(err, -ENOMEM, "batch: no memory for %u sample ids",
-					   info->nids);
-		slot->ids = room;
-		slot->ids_room = 2 * (ids + lengths);
+			return stk_err_set(err, -ENOMEM, "batch: no memory for %zu sample ids", n);
+		slot->lists = room;
+		slot->lists_room = 2 * size;
 	}
-	if (info->nids) {
-		memcpy(slot->ids, info->sample_ids, ids);
-		memcpy((uint8_t *)slot->ids + ids, info->lengths, lengths);
-	}
-	info->sample_ids = slot->ids;
-	info->lengths = (const uint32_t *)((const uint8_t *)slot->ids + ids);
+	end = slot->lists;
+	info->sample_ids = put(&end, info->sample_ids, n * sizeof(uint64_t));
+	info->lengths = put(&end, info->lengths, n * sizeof(uint32_t));
+	info->segment_from = put(&end, info->segment_from, n * sizeof(uint32_t));
+	info->row_first = put(&end, info->row_first, rows * sizeof(uint32_t));
 	return 0;
 }
 
@@ -59,7 +74,7 @@ int stk__cuda_describe(struct stk_cuda_batch *slot, const struct stk_batch *batc
 	slot->info.size = sizeof(slot->info);
 	r = stk_batch_info(batch, &slot->info);
 	if (r == 0)
-		r = copy_ids(slot, err);
+		r = copy_lists(slot, err);
 	if (r < 0)
 		return r;
 	copy_tensors(slot, batch);

@@ -41,8 +41,8 @@ struct stk_cuda_batch {
 	struct stk_tensor tensors[STK_SHM_MAX_FIELDS];
 	uint32_t ntensors;
 	struct stk__schema *schema; /* keeps names */
-	void *ids;                  /* sample ids, then lengths */
-	size_t ids_room;
+	void *lists;                /* what info points to */
+	size_t lists_room;
 	uint8_t state[STK_STATE_SIZE_MAX];
 	size_t state_size;
 };

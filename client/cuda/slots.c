@@ -88,7 +88,7 @@ static void slot_free(struct stk_cuda *c, struct stk_cuda_batch *slot)
 		c->rt->Free(slot->data);
 	stk__schema_unref(slot->schema);
 	free(slot->uses);
-	free(slot->ids);
+	free(slot->lists);
 }
 
 void stk__cuda_slots_free(struct stk_cuda *c)

@@ -125,7 +125,7 @@ STK_PUBLIC int stk_cuda_record(struct stk_cuda_batch *batch, void *stream);
  */
 STK_PUBLIC int stk_cuda_release(struct stk_cuda_batch *batch, void *stream);
 
-/* `data` is a device address; sample_ids and lengths are host memory, valid until the release. */
+/* `data` is a device address; the lists are host memory, valid until the release. */
 STK_PUBLIC int stk_cuda_batch_info(const struct stk_cuda_batch *batch, struct stk_batch_info *ret);
 /* The device slot: batches of one slot and one shape lie at the same addresses. */
 STK_PUBLIC uint32_t stk_cuda_batch_slot(const struct stk_cuda_batch *batch);

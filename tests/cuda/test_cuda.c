@@ -39,6 +39,33 @@ static void batches_arrive_on_the_device_in_order_with_their_shapes(void **state
 	assert_int_equal(look(f), STK_TIMEOUT);
 }
 
+static void lists_of_packed_rows_outlive_the_host_slot(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_batch_info info = {.size = sizeof(info)};
+	struct stk_cuda_batch *batch;
+	struct stk_shm_desc *d = fake_fill(&f->daemon, 0, 0, 0, FAKE_ROWS);
+	uint32_t *lists = (uint32_t *)(f->daemon.slots + 2048);
+
+	d->row_first_off = 2048;
+	d->from_off = 2048 + 4 * (FAKE_ROWS + 1);
+	for (uint32_t i = 0; i < 2 * FAKE_ROWS + 1; i++)
+		lists[i] = i;
+	fake_entry(&f->daemon, STK_SHM_BATCH, 0, 0, 0);
+	f->published++;
+	batch = next_batch(f);
+	settle(f);
+	for (int k = 0; k < 1000 && !drain(f); k++) /* which overwrites the slot */
+		assert_int_equal(look(f), STK_TIMEOUT);
+	assert_int_equal(stk_cuda_batch_info(batch, &info), 0);
+	assert_int_equal(info.sample_ids[FAKE_ROWS - 1], FAKE_ROWS - 1);
+	assert_int_equal(info.lengths[FAKE_ROWS - 1], FAKE_ROWS);
+	assert_int_equal(info.row_first[FAKE_ROWS], FAKE_ROWS);
+	assert_int_equal(info.segment_from[0], FAKE_ROWS + 1);
+	assert_int_equal(info.segment_from[FAKE_ROWS - 1], 2 * FAKE_ROWS);
+	stk_cuda_release(batch, f->stream);
+}
+
 static void slots_are_registered_once_in_place_and_unregistered_before_they_go(void **state)
 {
 	struct fixture *f = *state;
@@ -435,6 +462,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH(batches_arrive_on_the_device_in_order_with_their_shapes),
+		WITH(lists_of_packed_rows_outlive_the_host_slot),
 		WITH(slots_are_registered_once_in_place_and_unregistered_before_they_go),
 		WITH(a_host_slot_goes_back_when_its_copy_is_complete_and_not_before),
 		WITH(each_batch_costs_one_copy_two_records_and_one_wait_and_the_host_never_waits),
