@@ -73,6 +73,7 @@ static const struct member stk_shm_desc[] = {
 	M(stk_shm_desc, ids_off),       M(stk_shm_desc, lengths_off),
 	M(stk_shm_desc, step_ns),       M(stk_shm_desc, cursor_size),
 	M(stk_shm_desc, reserved0),     M(stk_shm_desc, ready_ns),
+	M(stk_shm_desc, row_first_off), M(stk_shm_desc, from_off),
 	M(stk_shm_desc, reserved),      M(stk_shm_desc, cursor),
 };
 
