@@ -389,6 +389,210 @@ static void damaged_cursors_are_refused(void **state)
 	}
 }
 
+/* A number for the samples of a step, wherever they are in it. */
+static uint64_t sum_of(const struct stkd_step *step)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t s = step->row_first[0]; s < step->row_first[step->nids]; s++) {
+		uint64_t h = step->segments[s].id * UINT64_C(0x9e3779b97f4a7c15) +
+			     ((uint64_t)step->segments[s].from << 32 | step->segments[s].length);
+
+		h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
+		sum += h ^ h >> 29;
+	}
+	return sum;
+}
+
+enum { WORLDS_N = 700 };
+
+static void random_samples(uint32_t len[WORLDS_N], uint64_t seed)
+{
+	for (uint32_t i = 0; i < WORLDS_N; i++)
+		len[i] = below(&seed, below(&seed, 2) ? 70 : 15);
+}
+
+static void a_global_batch_is_the_same_in_every_world(void **state)
+{
+	static const uint32_t worlds[] = {1, 2, 4, 8};
+	uint32_t len[WORLDS_N];
+
+	(void)state;
+	random_samples(len, 3);
+	for (int kind = 0; kind < 4; kind++) {
+		struct stk_spec spec = packed_spec(64);
+		struct stkd_iter *iters[STK_ARRAY_SIZE(worlds)];
+		struct stkd_plan *plans[STK_ARRAY_SIZE(worlds)];
+		struct stkd_step step = {0};
+
+		spec.order = STK_ORDER_FULL;
+		spec.group = kind % 2 ? STK_GROUP_CONCAT : STK_GROUP_PACK;
+		spec.overlong = STK_OVERLONG_SPLIT;
+		spec.balance = kind / 2 ? STK_BALANCE_COST : STK_BALANCE_NONE;
+		spec.window = 100;
+		spec.rows = 0;
+		spec.global_rows = 32;
+		spec.world_multiple = 8;
+		for (size_t w = 0; w < STK_ARRAY_SIZE(worlds); w++) {
+			plans[w] = make_plan(&spec, len, WORLDS_N, worlds[w]);
+			iters[w] = make_iter(plans[w], NULL, 0);
+		}
+		while (!step.last_of_epoch) {
+			uint64_t sum = 0;
+
+			for (size_t w = 0; w < STK_ARRAY_SIZE(worlds); w++) {
+				assert_int_equal(stkd_iter_next(iters[w], &step), 0);
+				if (!w)
+					sum = sum_of(&step);
+				assert_int_equal(sum_of(&step), sum);
+			}
+		}
+		for (size_t w = 0; w < STK_ARRAY_SIZE(worlds); w++) {
+			stkd_iter_free(iters[w]);
+			stkd_plan_free(plans[w]);
+		}
+	}
+}
+
+/* What an iterator has left of its epoch. */
+static uint64_t rest_of(struct stkd_iter *iter)
+{
+	struct stkd_step step = {0};
+	uint64_t sum = 0;
+
+	while (!step.last_of_epoch) {
+		assert_int_equal(stkd_iter_next(iter, &step), 0);
+		sum += sum_of(&step);
+	}
+	return sum;
+}
+
+static void a_state_goes_on_in_another_world(void **state)
+{
+	uint32_t len[WORLDS_N];
+
+	(void)state;
+	random_samples(len, 4);
+	for (int concat = 0; concat < 2; concat++) {
+		struct stk_spec spec = packed_spec(64);
+		struct stkd_plan *three, *two;
+		uint8_t cursor[STK_SHM_CURSOR_MAX];
+
+		spec.order = STK_ORDER_FULL;
+		spec.group = concat ? STK_GROUP_CONCAT : STK_GROUP_PACK;
+		spec.overlong = STK_OVERLONG_SPLIT;
+		spec.window = 100;
+		spec.rows = 4;
+		three = make_plan(&spec, len, WORLDS_N, 3);
+		two = make_plan(&spec, len, WORLDS_N, 2);
+		for (unsigned steps = 1; steps < 9; steps++) {
+			struct stkd_iter *iter = make_iter(three, NULL, 0), *other = NULL;
+			struct stkd_step step;
+			size_t size;
+
+			for (unsigned i = 0; i < steps; i++)
+				assert_int_equal(stkd_iter_next(iter, &step), 0);
+			size = stkd_iter_cursor(iter, cursor);
+			assert_int_equal(
+				stkd_iter_new_from_world(two, 3, cursor, size, &other, NULL), 0);
+			assert_int_equal(stkd_iter_step(other), steps);
+			assert_int_equal(rest_of(other), rest_of(iter));
+			stkd_iter_free(iter);
+			stkd_iter_free(other);
+		}
+		stkd_plan_free(three);
+		stkd_plan_free(two);
+	}
+}
+
+/* How the last window of flat packs is spread depends on the world. */
+static void flat_packs_stay_in_their_world_within_an_epoch(void **state)
+{
+	uint32_t len[WORLDS_N];
+	struct stk_spec spec = packed_spec(0);
+	struct stkd_plan *three, *two;
+	struct stkd_iter *iter, *other = NULL;
+	struct stkd_step step = {0};
+	struct stk_err err = {0};
+	uint8_t cursor[STK_SHM_CURSOR_MAX];
+	size_t size;
+
+	(void)state;
+	random_samples(len, 5);
+	spec.rows = 0;
+	spec.tokens = 200;
+	spec.flat = true;
+	three = make_plan(&spec, len, WORLDS_N, 3);
+	two = make_plan(&spec, len, WORLDS_N, 2);
+	iter = make_iter(three, NULL, 0);
+	assert_int_equal(stkd_iter_next(iter, &step), 0);
+	size = stkd_iter_cursor(iter, cursor);
+	assert_int_equal(stkd_iter_new_from_world(two, 3, cursor, size, &other, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "only from the beginning of an epoch"));
+	while (!step.last_of_epoch)
+		assert_int_equal(stkd_iter_next(iter, &step), 0);
+	size = stkd_iter_cursor(iter, cursor);
+	assert_int_equal(stkd_iter_new_from_world(two, 3, cursor, size, &other, &err), 0);
+	assert_int_equal(stkd_iter_epoch(other), 1);
+	stkd_iter_free(iter);
+	stkd_iter_free(other);
+	stkd_plan_free(three);
+	stkd_plan_free(two);
+}
+
+/* Three of one dataset for each one of the other; the smaller one is read again and again. */
+static void mixtures_are_packed_too(void **state)
+{
+	static const uint64_t first[] = {0, 300, 340};
+	struct stk_spec_data data[] = {{.weight = 3000000}, {.weight = 1000000}};
+	uint32_t len[340];
+	uint64_t seed = 6;
+
+	(void)state;
+	for (uint32_t i = 0; i < 340; i++)
+		len[i] = 1 + below(&seed, 60);
+	for (int stop = STK_STOP_FIRST; stop <= STK_STOP_NEVER; stop++) {
+		struct stkd_lengths lengths = {
+			.len = len, .count = 340, .first = first, .ndatasets = 2};
+		struct stk_spec spec = packed_spec(64);
+		struct stkd_plan *plan = NULL;
+		struct stk_err err = {0};
+		struct stkd_iter *iter;
+		struct stkd_step step = {0};
+		uint64_t tokens = 0, small = 0, all = 0;
+
+		spec.order = STK_ORDER_FULL;
+		spec.data = data;
+		spec.ndata = 2;
+		spec.stop = stop;
+		spec.window = stop == STK_STOP_NEVER ? 0 : 50;
+		if (stop == STK_STOP_NEVER) {
+			assert_int_equal(stkd_plan_new(&spec, &lengths, 1, &plan, &err), -EINVAL);
+			assert_non_null(strstr(err.text, "never ends"));
+			spec.window = 50;
+		}
+		if (stkd_plan_new(&spec, &lengths, 1, &plan, &err) < 0)
+			fail_msg("%s", err.text);
+		iter = make_iter(plan, NULL, 0);
+		for (unsigned i = 0; i < 400 && !step.last_of_epoch; i++) {
+			assert_int_equal(stkd_iter_next(iter, &step), 0);
+			tokens += step.real_tokens;
+			for (uint32_t s = step.row_first[0]; s < step.row_first[step.nids]; s++) {
+				assert_int_equal(step.segments[s].length, len[step.segments[s].id]);
+				small += step.segments[s].id >= 300;
+				all++;
+			}
+		}
+		assert_int_equal(step.last_of_epoch, stop != STK_STOP_NEVER);
+		if (stop != STK_STOP_NEVER)
+			assert_int_equal(tokens, stkd_plan_counts(plan)->real_tokens);
+		/* A quarter, but for a window that is not whole. */
+		assert_true(4 * small + 200 >= all && 4 * small <= all + 200);
+		stkd_iter_free(iter);
+		stkd_plan_free(plan);
+	}
+}
+
 /* A step's digest: every number of it, in order. */
 static uint64_t digest_of(const struct stkd_plan *plan, unsigned steps)
 {
@@ -595,6 +799,10 @@ int main(void)
 		cmocka_unit_test(a_window_goes_on_where_it_was_left),
 		cmocka_unit_test(a_far_epoch_is_planned_like_a_near_one),
 		cmocka_unit_test(damaged_cursors_are_refused),
+		cmocka_unit_test(a_global_batch_is_the_same_in_every_world),
+		cmocka_unit_test(a_state_goes_on_in_another_world),
+		cmocka_unit_test(flat_packs_stay_in_their_world_within_an_epoch),
+		cmocka_unit_test(mixtures_are_packed_too),
 		cmocka_unit_test(sequences_are_the_same_on_every_machine),
 		cmocka_unit_test(real_samples_pack_as_tightly_as_best_fit_can),
 		cmocka_unit_test(real_samples_in_flat_packs_keep_ranks_even),
