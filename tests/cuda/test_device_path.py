@@ -11,6 +11,8 @@ import harness  # noqa: E402
 from harness import Case, Raw, SLOW, attach_parameters, random_lengths, read_line, wait_until  # noqa: E402
 
 KEYS = ["rows=8", "buckets=4", "epochs=2", "prefetch=4"]
+PACKED = ["group=pack", "max_length=128", "flat=true", "tokens=512", "epochs=1", "prefetch=4",
+          "fields=[{name: input_ids}, {name: cu, make: cu_seqlens}, {name: longest, make: max_seqlen}]"]
 
 
 class Devices(Case):
@@ -41,9 +43,9 @@ class Devices(Case):
         info = [line for line in lines if line.startswith("info")]
         return [line for line in lines if line[0].isdigit()], (info or [""])[0], said
 
-    def on_host(self, d, *args):
-        batches, _, _ = self.finish(self.start(d, "--host", *args, job="host"))
-        self.assertGreater(len(batches), 50)
+    def on_host(self, d, keys=KEYS):
+        batches, _, _ = self.finish(self.start(d, "--host", job="host", keys=keys))
+        self.assertGreater(len(batches), 20)
         return batches
 
     def test_two_epochs_on_the_device_hold_the_bytes_of_the_host(self):
@@ -55,6 +57,11 @@ class Devices(Case):
             self.assertEqual(got, want)
             self.assertEqual(info, "info memory 1 batches %d pageable 0 contexts 10" % len(want))
             self.assertEqual(said, "")
+
+    def test_packed_rows_and_their_boundaries_arrive_as_well(self):
+        d = self.daemon()
+        want = self.on_host(d, keys=PACKED)
+        self.assertEqual(self.finish(self.start(d, keys=PACKED))[0], want)
 
     def test_memory_that_cannot_be_pinned_costs_a_warning_and_no_byte(self):
         d = self.daemon()
