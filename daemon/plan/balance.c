@@ -9,8 +9,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define ROUNDS_MAX     64
-#define CANDIDATES_MAX 48   /* items of a part that are looked at */
+#define ROUNDS_MAX     32
+#define CANDIDATES_MAX 32   /* items of a part that are looked at */
 #define EVEN_ENOUGH    8192 /* costs differ by less than this share of the largest */
 
 struct part {

@@ -13,6 +13,7 @@
 #include "daemon/plan/fit.h"
 
 #define ROOM_MIN   ((size_t)64)
+#define WIDE_MIN   128 /* rows of a window that may be one more for the sake of evenness */
 #define DIGIT_BITS 12
 #define DIGITS     (1u << DIGIT_BITS)
 
@@ -247,7 +248,7 @@ int stkd_packer_rows(struct stkd_packer *p, enum stkd_spread spread, uint64_t al
 		wide = rows + (multiple - (already + rows) % multiple) % multiple;
 		wide = STK_MIN(wide, (uint64_t)p->n);
 		if (!spread_over(p, (uint32_t)wide) &&
-		    (spread != STKD_SPREAD_WIDE || wide == p->n ||
+		    (spread != STKD_SPREAD_WIDE || wide == p->n || wide < WIDE_MIN ||
 		     !spread_over(p, (uint32_t)wide + 1)))
 			best_fit_over(p, (uint32_t)wide);
 	}

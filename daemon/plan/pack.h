@@ -28,7 +28,8 @@ int stkd_packer_add(struct stkd_packer *packer, const struct stk_segment *segmen
 
 /**
  * stkd_packer_rows() - how many rows the window takes
- * @spread:   put about as many tokens into each; WIDE: rather into one more row than unevenly
+ * @spread:   put about as many tokens into each; WIDE: of many rows, rather into one more than
+ *            unevenly
  * @multiple: of rows, with @already of them before this window; as many more as are missing are
  *            made by spreading wider. 1: no such wish.
  *
