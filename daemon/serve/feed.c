@@ -127,7 +127,8 @@ int stkd_feed_build(struct stkd_feed *feed, const struct stkd_feed_params *param
 
 static void start_at(struct stkd_feed *feed, struct stkd_iter *iter)
 {
-	stkd_iter_free(feed->iter);
+	if (!feed->planning) /* else it ends with the step that is planned */
+		stkd_iter_free(feed->iter);
 	feed->iter = iter;
 	feed->cursor_size = (uint32_t)stkd_stream_cursor(feed->stream, iter, feed->cursor);
 }
@@ -241,7 +242,7 @@ static void start(struct stkd_feed *feed)
 	feed->state = STKD_FEED_RUNNING;
 	if (epochs && stkd_iter_epoch(feed->iter) >= epochs)
 		stkd_feed_publish_end(feed);
-	stkd_feed_advance(feed);
+	stkd_feed_go_on(feed);
 }
 
 static int take_seat(struct stkd_feed *feed, struct stkd_seat *seat, const struct ucred *peer,
@@ -305,7 +306,7 @@ void stkd_feed_leave_seat(struct stkd_feed *feed, uint32_t number)
 	if (!any)
 		close_feed(feed);
 	else
-		stkd_feed_advance(feed);
+		stkd_feed_go_on(feed);
 	pthread_mutex_unlock(&feed->lock);
 }
 
@@ -337,7 +338,7 @@ void stkd_feed_poke(struct stkd_feed *feed)
 {
 	pthread_mutex_lock(&feed->lock);
 	stkd_feed_drain(feed);
-	stkd_feed_advance(feed);
+	stkd_feed_go_on(feed);
 	pthread_mutex_unlock(&feed->lock);
 }
 
@@ -495,7 +496,7 @@ void stkd_feed_figures(struct stkd_feed *feed, struct stkd_feed_figures *ret,
 	memset(ret, 0, sizeof(*ret));
 	pthread_mutex_lock(&feed->lock);
 	stkd_feed_drain(feed);
-	stkd_feed_advance(feed);
+	stkd_feed_go_on(feed);
 	for (uint32_t i = 0; i < feed->replicas; i++) {
 		seat_figures(feed, &feed->seats[i], &seats[i], &consumed[i]);
 		if (seats[i].taken)

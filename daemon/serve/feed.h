@@ -71,6 +71,9 @@ struct stkd_feed {
 	struct stkd_step step; /* its micro-batches [micro, micros) are still to be planned */
 	uint32_t micro, micros;
 	bool have_step;
+	bool planning;      /* some worker works out the next step, without the lock */
+	bool planner_waits; /* `planner` is in the pool */
+	struct stkd_task planner;
 	uint8_t cursor[STK_SHM_CURSOR_MAX], cursor_before[STK_SHM_CURSOR_MAX];
 	uint32_t cursor_size, cursor_before_size;
 	uint32_t era;

@@ -286,18 +286,37 @@ static int free_slot(const struct stkd_feed *feed)
 	return -1;
 }
 
+/*
+ * The next step of the plan. That may take seconds, so the lock is given up meanwhile: `planning` keeps
+ * others from it, and the iterator is ours even if a seek replaces it. Returns 1 when the feed went
+ * elsewhere in the meantime.
+ */
 static int next_step(struct stkd_feed *feed)
 {
+	struct stkd_iter *iter = feed->iter;
+	uint8_t cursor[STK_SHM_CURSOR_MAX];
+	struct stkd_step step;
+	uint32_t size = 0;
 	int r;
 
-	if (feed->have_step)
-		return 0;
+	feed->planning = true;
+	pthread_mutex_unlock(&feed->lock);
+	r = stkd_iter_next(iter, &step);
+	if (r == 0)
+		size = (uint32_t)stkd_stream_cursor(feed->stream, iter, cursor);
+	pthread_mutex_lock(&feed->lock);
+	feed->planning = false;
+	if (feed->iter != iter) {
+		stkd_iter_free(iter);
+		return 1;
+	}
+	if (r < 0 || feed->state != STKD_FEED_RUNNING)
+		return r < 0 ? r : 1;
 	memcpy(feed->cursor_before, feed->cursor, feed->cursor_size);
 	feed->cursor_before_size = feed->cursor_size;
-	r = stkd_iter_next(feed->iter, &feed->step);
-	if (r < 0)
-		return r;
-	feed->cursor_size = (uint32_t)stkd_stream_cursor(feed->stream, feed->iter, feed->cursor);
+	memcpy(feed->cursor, cursor, size);
+	feed->cursor_size = size;
+	feed->step = step;
 	feed->have_step = true;
 	feed->micro = 0;
 	return 0;
@@ -373,10 +392,8 @@ static int plan_flight(struct stkd_feed *feed, struct stkd_flight *f)
 	const struct stkd_step *step = &feed->step;
 	uint64_t epochs = feed->stream->spec->epochs;
 	struct stkd_part part;
-	int r = next_step(feed);
+	int r;
 
-	if (r < 0)
-		return r;
 	stkd_step_part(feed->stream->plan, step, feed->rank, feed->micro, &part);
 	f->recipe.epoch = step->epoch;
 	f->recipe.step = step->step;
@@ -439,25 +456,62 @@ static int find_slot(struct stkd_feed *feed)
 	return slot;
 }
 
+static void plan_broke(struct stkd_feed *feed, int r)
+{
+	if (feed->state != STKD_FEED_RUNNING)
+		return;
+	feed->broken = r;
+	feed->state = STKD_FEED_ENDED;
+	publish_broken(feed);
+}
+
 void stkd_feed_advance(struct stkd_feed *feed)
 {
-	while (feed->state == STKD_FEED_RUNNING) {
+	while (feed->state == STKD_FEED_RUNNING && !feed->planning) {
 		struct stkd_flight *f = free_flight(feed);
 		int slot = f ? find_slot(feed) : -1, r;
 
 		if (slot < 0)
 			return;
-		r = plan_flight(feed, f);
+		if (!feed->have_step) {
+			r = next_step(feed);
+			if (r >= 0)
+				continue; /* slots may have come and gone without the lock */
+		} else {
+			r = plan_flight(feed, f);
+		}
 		if (r < 0) {
-			feed->broken = r;
-			feed->state = STKD_FEED_ENDED;
-			publish_broken(feed);
+			plan_broke(feed, r);
 			return;
 		}
 		submit_flight(feed, f, (uint32_t)slot);
 		if (f->stream_ends)
 			feed->state = STKD_FEED_ENDED;
 	}
+}
+
+static void planner_done(struct stkd_task *task)
+{
+	struct stkd_feed *feed =
+		(struct stkd_feed *)((char *)task - offsetof(struct stkd_feed, planner));
+
+	pthread_mutex_lock(&feed->lock);
+	feed->planner_waits = false;
+	stkd_feed_advance(feed);
+	pthread_mutex_unlock(&feed->lock);
+	stkd_feed_unref(feed);
+}
+
+void stkd_feed_go_on(struct stkd_feed *feed)
+{
+	if (feed->state != STKD_FEED_RUNNING || feed->planning || feed->planner_waits ||
+	    !free_flight(feed) || find_slot(feed) < 0)
+		return;
+	feed->planner_waits = true;
+	feed->planner =
+		(struct stkd_task){.range_rows = 1, .done = planner_done, .owner = &feed->planner};
+	stkd_feed_ref(feed);
+	stkd_pool_submit(feed->pool, &feed->planner);
 }
 
 void stkd_flights_forget(struct stkd_feed *feed)

@@ -12,8 +12,13 @@
 int stkd_flights_new(struct stkd_feed *feed);
 void stkd_flights_free(struct stkd_feed *feed);
 
-/* Plans into every free slot and submits; says "dry" when there is none. */
+/*
+ * On a worker: plans into every free slot and submits; says "dry" when there is none. Gives the lock
+ * up while it plans a step.
+ */
 void stkd_feed_advance(struct stkd_feed *feed);
+/* On the loop: a worker shall advance, if there is a free slot. */
+void stkd_feed_go_on(struct stkd_feed *feed);
 /* Drops what is planned but not published. */
 void stkd_flights_forget(struct stkd_feed *feed);
 /* Looks at the release rings. Returns how many slots became free. */

@@ -467,6 +467,98 @@ static void a_feed_that_fails_calls_for_those_who_wait_for_a_seek(void **state)
 	assert_int_equal(seek(f, 1, NULL, 0), -EINVAL);
 }
 
+/* A plan whose steps take as long as the test wants. */
+struct slow_iter {
+	struct stkd_iter head;
+	struct stkd_iter *real;
+	_Atomic bool *entered, *may_leave;
+};
+
+static int slow_next(struct stkd_iter *head, struct stkd_step *ret)
+{
+	struct slow_iter *iter = (struct slow_iter *)head;
+
+	atomic_store(iter->entered, true);
+	while (!atomic_load(iter->may_leave))
+		sched_yield();
+	return stkd_iter_next(iter->real, ret);
+}
+
+static size_t slow_cursor(const struct stkd_iter *head, uint8_t out[STK_SHM_CURSOR_MAX])
+{
+	return stkd_iter_cursor(((const struct slow_iter *)head)->real, out);
+}
+
+static void slow_where(const struct stkd_iter *head, uint64_t *ret_epoch, uint64_t *ret_step)
+{
+	const struct stkd_iter *real = ((const struct slow_iter *)head)->real;
+
+	real->ops->where(real, ret_epoch, ret_step);
+}
+
+static void slow_destroy(struct stkd_iter *head)
+{
+	stkd_iter_free(((struct slow_iter *)head)->real);
+	free(head);
+}
+
+static const struct stkd_iter_ops slow_ops = {
+	.destroy = slow_destroy, .next = slow_next, .cursor = slow_cursor, .where = slow_where};
+
+static void slow_down(struct stkd_feed *feed, _Atomic bool *entered, _Atomic bool *may_leave)
+{
+	struct slow_iter *iter = calloc(1, sizeof(*iter));
+
+	assert_non_null(iter);
+	*iter = (struct slow_iter){{&slow_ops}, feed->iter, entered, may_leave};
+	feed->iter = &iter->head;
+}
+
+static void a_step_that_takes_long_to_plan_holds_up_nobody(void **state)
+{
+	_Atomic bool entered = false, may_leave = false;
+	struct stkd_seat_figures seats[1];
+	struct stkd_feed_figures figures;
+	struct fixture *f = *state;
+	struct stk_shm_entry entry;
+
+	open_stream(f, "epochs=1");
+	build(f, 1, NULL, 0);
+	slow_down(f->feed, &entered, &may_leave);
+	taken(f, 0);
+	while (!atomic_load(&entered))
+		sched_yield();
+	stkd_feed_poke(f->feed);
+	stkd_feed_figures(f->feed, &figures, seats);
+	assert_int_equal(figures.free, SLOTS);
+	assert_int_equal(seek(f, 0, NULL, 0), 1);
+	assert_int_equal(f->feed->era, 1);
+	atomic_store(&may_leave, true);
+	for (uint64_t i = 0; i < SAMPLES / 4; i++) {
+		entry = step(f, 0);
+		assert_int_equal(entry.era, 1);
+		assert_int_equal(entry.step, i);
+	}
+}
+
+static void a_feed_that_closes_while_a_step_is_planned_ends(void **state)
+{
+	_Atomic bool entered = false, may_leave = false;
+	struct fixture *f = *state;
+
+	open_stream(f, "epochs=1");
+	build(f, 1, NULL, 0);
+	slow_down(f->feed, &entered, &may_leave);
+	taken(f, 0);
+	while (!atomic_load(&entered))
+		sched_yield();
+	stkd_feed_leave_seat(f->feed, 0);
+	assert_int_equal(stkd_feed_get_state(f->feed), STKD_FEED_CLOSED);
+	f->feed = stkd_feed_unref(f->feed);
+	atomic_store(&may_leave, true);
+	f->pool = stkd_pool_free(f->pool);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -479,6 +571,8 @@ int main(void)
 		TEST(a_seek_goes_on_behind_the_state_in_a_new_era),
 		TEST(seats_that_seek_differently_are_told),
 		TEST(a_feed_starts_at_the_earliest_state_of_its_seats),
+		TEST(a_step_that_takes_long_to_plan_holds_up_nobody),
+		TEST(a_feed_that_closes_while_a_step_is_planned_ends),
 		TEST(a_feed_that_fails_calls_for_those_who_wait_for_a_seek),
 	};
 
