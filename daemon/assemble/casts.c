@@ -426,6 +426,79 @@ static void modulo_i64(int64_t *block, int64_t modulus, size_t n)
 	}
 }
 
+/* Pixels: from the source to the target without a block between, floats as IEEE rounds them. */
+
+#define DEFINE_PIXELS(name, to, convert)                                                           \
+	static void pixels_##name(void *restrict dst, const void *restrict src, size_t n,          \
+				  float scale, float bias)                                         \
+	{                                                                                          \
+		const uint8_t *s = src;                                                            \
+		to *d = dst;                                                                       \
+                                                                                                   \
+		for (size_t i = 0; i < n; i++) {                                                   \
+			float x = (float)s[i] * scale + bias;                                      \
+                                                                                                   \
+			d[i] = convert;                                                            \
+		}                                                                                  \
+	}                                                                                          \
+	static void pixels_in_turn_##name(void *restrict dst, const void *restrict src, size_t n,  \
+					  const float *restrict scale, const float *restrict bias) \
+	{                                                                                          \
+		const uint8_t *s = src;                                                            \
+		to *d = dst;                                                                       \
+                                                                                                   \
+		for (size_t i = 0; i < n; i++) {                                                   \
+			float x = (float)s[i] * scale[i] + bias[i];                                \
+                                                                                                   \
+			d[i] = convert;                                                            \
+		}                                                                                  \
+	}
+
+DEFINE_PIXELS(f32, float, x)
+DEFINE_PIXELS(bf16, uint16_t, to_bf16(x, STKD_WRAP))
+#ifdef __F16C__
+static inline __m256 eight_pixels(const uint8_t *s, __m256 scale, __m256 bias)
+{
+	__m256 x = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)s)));
+
+	return _mm256_add_ps(_mm256_mul_ps(x, scale), bias);
+}
+
+static void pixels_f16(void *restrict dst, const void *restrict src, size_t n, float scale,
+		       float bias)
+{
+	__m256 scales = _mm256_set1_ps(scale), biases = _mm256_set1_ps(bias);
+	const uint8_t *s = src;
+	uint16_t *d = dst;
+	size_t i = 0;
+
+	for (; i + 8 <= n; i += 8)
+		_mm_storeu_si128((void *)(d + i),
+				 _mm256_cvtps_ph(eight_pixels(s + i, scales, biases),
+						 _MM_FROUND_TO_NEAREST_INT));
+	for (; i < n; i++)
+		d[i] = to_f16((float)s[i] * scale + bias, STKD_WRAP);
+}
+
+static void pixels_in_turn_f16(void *restrict dst, const void *restrict src, size_t n,
+			       const float *restrict scale, const float *restrict bias)
+{
+	const uint8_t *s = src;
+	uint16_t *d = dst;
+	size_t i = 0;
+
+	for (; i + 8 <= n; i += 8)
+		_mm_storeu_si128((void *)(d + i),
+				 _mm256_cvtps_ph(eight_pixels(s + i, _mm256_loadu_ps(scale + i),
+							      _mm256_loadu_ps(bias + i)),
+						 _MM_FROUND_TO_NEAREST_INT));
+	for (; i < n; i++)
+		d[i] = to_f16((float)s[i] * scale[i] + bias[i], STKD_WRAP);
+}
+#else
+DEFINE_PIXELS(f16, uint16_t, to_f16(x, STKD_WRAP))
+#endif
+
 #define BOTH(name)                                                                                 \
 	{                                                                                          \
 		[STKD_SATURATE] = name##_saturate, [STKD_WRAP] = name##_wrap                       \
@@ -541,6 +614,12 @@ const struct stkd_casts
 				},
 			.load_odd =
 				{[STK_DTYPE_U64] = load_odd_u64, [STK_DTYPE_I64] = load_odd_i64},
+			.pixels =
+				{
+					[STK_DTYPE_F16] = {pixels_f16, pixels_in_turn_f16},
+					[STK_DTYPE_BF16] = {pixels_bf16, pixels_in_turn_bf16},
+					[STK_DTYPE_F32] = {pixels_f32, pixels_in_turn_f32},
+				},
 			.affine_f32 = affine_f32,
 			.affine_f64 = affine_f64,
 			.affines_f32 = affines_f32,

@@ -32,6 +32,14 @@ struct stkd_casts {
 	 * as if there had been one rounding. */
 	stkd_load_fn load_odd[STK_DTYPE_COUNT];
 	stkd_store_fn store[STKD_NDOMAINS][STK_DTYPE_COUNT][STKD_NBEYOND];
+	/* U8 times scale plus bias, straight to a float type; the second with values of their own for
+	 * each place. NULL: there is none. */
+	struct {
+		void (*all)(void *restrict dst, const void *restrict src, size_t n, float scale,
+			    float bias);
+		void (*in_turn)(void *restrict dst, const void *restrict src, size_t n,
+				const float *restrict scale, const float *restrict bias);
+	} pixels[STK_DTYPE_COUNT];
 	/* block = block * scale + bias, rounded twice. */
 	void (*affine_f32)(float *block, float scale, float bias, size_t n);
 	void (*affine_f64)(double *block, double scale, double bias, size_t n);

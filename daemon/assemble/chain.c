@@ -201,6 +201,8 @@ int stkd_chain_init(struct stkd_chain *chain, enum stk_dtype from, enum stk_dtyp
 	if (r < 0)
 		return r;
 	set_channels(chain, ops);
+	chain->pixels = from == STK_DTYPE_U8 && chain->casts->pixels[to].all && chain->affine &&
+			!chain->clamp && ops->range == STK_RANGE_REFUSE;
 	if (is_direct(chain))
 		chain->load = NULL;
 	else if (chain->domain == STKD_F64 && chain->casts->load_odd[from] && !chain->affine &&
@@ -271,6 +273,23 @@ static void calculate(const struct stkd_chain *chain, union block *block, size_t
 	}
 }
 
+static void run_pixels(const struct stkd_chain *chain, uint8_t *d, const uint8_t *s, size_t n,
+		       uint32_t channel)
+{
+	size_t out = stk_dtype_size(chain->to);
+	uint32_t c = chain->nchannels == 1 ? 0 : channel;
+
+	if (c != STKD_ANY_CHANNEL) {
+		chain->casts->pixels[chain->to].all(d, s, n, (float)chain->scale[c],
+						    (float)chain->bias[c]);
+		return;
+	}
+	for (size_t i = 0; i < n; i += chain->block)
+		chain->casts->pixels[chain->to].in_turn(d + i * out, s + i,
+							STK_MIN(n - i, chain->block),
+							chain->scales.f32, chain->biases.f32);
+}
+
 bool stkd_chain_run(const struct stkd_chain *chain, void *dst, const void *src, size_t n,
 		    uint32_t channel)
 {
@@ -282,6 +301,10 @@ bool stkd_chain_run(const struct stkd_chain *chain, void *dst, const void *src, 
 
 	if (!chain->load)
 		return !chain->store(dst, src, n) || !chain->strict;
+	if (chain->pixels) {
+		run_pixels(chain, d, s, n, channel);
+		return true;
+	}
 	for (size_t i = 0; i < n; i += chain->block) {
 		size_t some = STK_MIN(n - i, chain->block);
 

@@ -20,6 +20,7 @@ struct stkd_chain {
 	stkd_store_fn store;
 	bool strict; /* a value out of range is an error */
 	bool affine, clamp;
+	bool pixels;         /* no block between */
 	uint64_t modulo;     /* 0: none */
 	double low, high;    /* of clamp, in a float domain */
 	int64_t ilow, ihigh; /* in an integer one */

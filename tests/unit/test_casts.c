@@ -471,6 +471,41 @@ static void channels_take_turns_across_blocks(void **state)
 		assert_true(out[i] == (float)in[i] * 100.0f);
 }
 
+/* The straight way against the one through blocks, which range: saturate takes. */
+static void pixels_are_what_blocks_make_of_them(void **state)
+{
+	static const enum stk_dtype floats[] = {STK_DTYPE_F16, STK_DTYPE_BF16, STK_DTYPE_F32};
+	struct stk_spec_ops ops = {.nscale = 3, .nbias = 3};
+	static uint8_t in[1001];
+	static uint32_t a[1000], b[1000];
+	struct stkd_chain straight, blocks;
+	struct stk_err err;
+
+	(void)state;
+	srand(5);
+	fill_random(in, STK_DTYPE_U8, sizeof(in));
+	for (int round = 0; round < 60; round++) {
+		enum stk_dtype to = floats[round % 3];
+		uint32_t channel = round % 4 ? (uint32_t)(round % 3) : STKD_ANY_CHANNEL;
+		size_t n = (size_t)rand() % 1000;
+
+		for (int i = 0; i < 3; i++) {
+			ops.scale[i] = (double)rand() / 3e10;
+			ops.bias[i] = -(double)rand() / 1e9;
+		}
+		ops.range = STK_RANGE_REFUSE;
+		assert_int_equal(stkd_chain_init(&straight, STK_DTYPE_U8, to, &ops, &err), 0);
+		ops.range = STK_RANGE_SATURATE;
+		assert_int_equal(stkd_chain_init(&blocks, STK_DTYPE_U8, to, &ops, &err), 0);
+		assert_true(straight.pixels && !blocks.pixels);
+		memset(a, 0, sizeof(a));
+		memset(b, 0, sizeof(b));
+		assert_true(stkd_chain_run(&straight, a, in + 1, n, channel));
+		assert_true(stkd_chain_run(&blocks, b, in + 1, n, channel));
+		assert_memory_equal(a, b, sizeof(a));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -484,6 +519,7 @@ int main(void)
 		cmocka_unit_test(an_op_on_the_wrong_type_is_refused_with_the_type),
 		cmocka_unit_test(ids_fold_to_the_rest_of_a_modulus),
 		cmocka_unit_test(channels_take_turns_across_blocks),
+		cmocka_unit_test(pixels_are_what_blocks_make_of_them),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

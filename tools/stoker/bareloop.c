@@ -6,6 +6,9 @@
 #include "tools/stoker/bareloop.h"
 
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #define AHEAD 2 /* rows whose first lines are fetched before they are needed */
 
@@ -73,6 +76,59 @@ static const bare_fn signed_loops[4][4] = {
 };
 static const bare_fn ones[4] = {ones_uint8_t, ones_uint16_t, ones_uint32_t, ones_uint64_t};
 
+/* Nearest, ties to even; NaN stays one. */
+static inline __attribute__((always_inline)) void
+f32_to_bf16_any(void *restrict dst, const void *restrict src, size_t n, size_t width, uint64_t pad)
+{
+	const uint8_t *s = src;
+	uint16_t *d = dst;
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, s + 4 * i, sizeof(bits));
+		d[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000
+					  ? bits >> 16 | 0x40
+					  : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+	}
+	for (size_t i = n; i < width; i++)
+		d[i] = (uint16_t)pad;
+}
+
+static void f32_to_bf16(void *restrict dst, const void *restrict src, size_t n, size_t width,
+			uint64_t pad)
+{
+	f32_to_bf16_any(dst, src, n, width, pad);
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static void
+f32_to_bf16_avx2(void *restrict dst, const void *restrict src, size_t n, size_t width, uint64_t pad)
+{
+	f32_to_bf16_any(dst, src, n, width, pad);
+}
+#endif
+
+#ifdef __x86_64__
+__attribute__((target("avx2,f16c"))) static void
+u8_to_f16(void *restrict dst, const void *restrict src, size_t n, float scale, float bias)
+{
+	const uint8_t *s = src;
+	uint16_t *d = dst;
+	size_t i = 0;
+
+	for (; i + 8 <= n; i += 8) {
+		__m256 x = _mm256_cvtepi32_ps(
+			_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(s + i))));
+
+		x = _mm256_add_ps(_mm256_mul_ps(x, _mm256_set1_ps(scale)), _mm256_set1_ps(bias));
+		_mm_storeu_si128((void *)(d + i), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+	}
+	for (; i < n; i++)
+		d[i] = _cvtss_sh((float)s[i] * scale + bias, _MM_FROUND_TO_NEAREST_INT);
+}
+#endif
+
 bare_fn bareloop_find(enum stk_dtype from, enum stk_dtype to)
 {
 	size_t in = stk_dtype_size(from), out = stk_dtype_size(to);
@@ -83,6 +139,12 @@ bare_fn bareloop_find(enum stk_dtype from, enum stk_dtype to)
 		return ones[__builtin_ctzll(out)];
 	if (!in)
 		return NULL;
+#ifdef __x86_64__
+	if (from == STK_DTYPE_F32 && to == STK_DTYPE_BF16 && __builtin_cpu_supports("avx2"))
+		return f32_to_bf16_avx2;
+#endif
+	if (from == STK_DTYPE_F32 && to == STK_DTYPE_BF16)
+		return f32_to_bf16;
 	if (from == to)
 		return unsigned_loops[__builtin_ctzll(in)][__builtin_ctzll(in)];
 	if (stk_dtype_class(from) != STK_DTYPE_IS_INT || stk_dtype_class(to) != STK_DTYPE_IS_INT)
@@ -90,6 +152,18 @@ bare_fn bareloop_find(enum stk_dtype from, enum stk_dtype to)
 	return (stk_dtype_min(from) < 0
 			? signed_loops
 			: unsigned_loops)[__builtin_ctzll(in)][__builtin_ctzll(out)];
+}
+
+bare_affine_fn bareloop_find_affine(enum stk_dtype from, enum stk_dtype to)
+{
+#ifdef __x86_64__
+	if (from == STK_DTYPE_U8 && to == STK_DTYPE_F16 && __builtin_cpu_supports("avx2") &&
+	    __builtin_cpu_supports("f16c"))
+		return u8_to_f16;
+#endif
+	(void)from;
+	(void)to;
+	return NULL;
 }
 
 static inline void prefetch(const uint8_t *row)
@@ -178,8 +252,12 @@ void bareloop_run(const struct bareloop *loop, const struct bare_batch *batch, u
 
 			if (f->base && row + AHEAD < batch->rows_real)
 				prefetch(f->base + f->start[batch->ids[row + AHEAD]]);
-			f->fn(slot + batch->offsets[i] + row * width * f->inner * f->size, src,
-			      n * f->inner, width * f->inner, f->pad);
+			if (f->affine && n)
+				f->affine(slot + batch->offsets[i] + row * f->inner * f->size, src,
+					  f->inner, f->scale, f->bias);
+			else
+				f->fn(slot + batch->offsets[i] + row * width * f->inner * f->size,
+				      src, n * f->inner, width * f->inner, f->pad);
 		}
 	}
 }

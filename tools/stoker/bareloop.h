@@ -14,8 +14,14 @@
 typedef void (*bare_fn)(void *restrict dst, const void *restrict src, size_t n, size_t width,
 			uint64_t pad);
 
+/* n values times scale plus bias. */
+typedef void (*bare_affine_fn)(void *restrict dst, const void *restrict src, size_t n, float scale,
+			       float bias);
+
 struct bare_field {
 	bare_fn fn;
+	bare_affine_fn affine; /* of a fixed field, for rows that hold a sample; NULL: fn */
+	float scale, bias;
 	const uint8_t *base;   /* of the source's mapping; NULL: made of nothing stored */
 	const uint64_t *start; /* by sample, from base */
 	bool ragged;
@@ -41,6 +47,7 @@ struct bareloop {
 
 /* The loop from one type to another; NULL: there is none of such a kind. @from NONE: ones. */
 bare_fn bareloop_find(enum stk_dtype from, enum stk_dtype to);
+bare_affine_fn bareloop_find_affine(enum stk_dtype from, enum stk_dtype to);
 /* After the fields are set: finds the one loop for all of them, if there is one. */
 void bareloop_fuse(struct bareloop *loop, enum stk_dtype from);
 

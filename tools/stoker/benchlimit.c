@@ -146,7 +146,15 @@ static int add_copy(struct benchlimit *limit, const struct stk_spec_field *field
 		return stk_err_set(err, -ENOTSUP, "field \"%s\"", field->name);
 	f = &limit->dataset->fields[stored];
 	to = field->dtype == STK_DTYPE_NONE ? f->dtype : field->dtype;
-	bare->fn = bareloop_find(f->dtype, to);
+	if (field->ops.nscale == 1 && field->ops.nbias == 1 && !f->ragged) {
+		/* Of masked rows only padding is written, whatever the source. */
+		bare->affine = bareloop_find_affine(f->dtype, to);
+		bare->fn = bare->affine ? bareloop_find(to, to) : NULL;
+		bare->scale = (float)field->ops.scale[0];
+		bare->bias = (float)field->ops.bias[0];
+	} else {
+		bare->fn = bareloop_find(f->dtype, to);
+	}
 	if (!bare->fn || (f->ragged && !limit->dataset->aligned[stored]) ||
 	    field->side != STK_SIDE_RIGHT)
 		return stk_err_set(err, -ENOTSUP, "field \"%s\"", field->name);
