@@ -70,14 +70,32 @@ static inline uint64_t permute(const struct stkd_order *order, uint64_t x)
 	return left << order->right_bits | right;
 }
 
-uint64_t stkd_order_at(const struct stkd_order *order, uint64_t i)
+static inline uint64_t walk(const struct stkd_order *order, uint64_t i)
 {
-	assert(i < order->n);
-	if (order->kind == STK_ORDER_NONE)
-		return i;
 	/* Ends: the walk follows a cycle of a bijection and i itself, on that cycle, is inside. */
 	do {
 		i = permute(order, i);
 	} while (i >= order->n);
 	return i;
+}
+
+uint64_t stkd_order_at(const struct stkd_order *order, uint64_t i)
+{
+	assert(i < order->n);
+	return order->kind == STK_ORDER_NONE ? i : walk(order, i);
+}
+
+/* The permutation of neighbours is independent work, which a loop lets the processor overlap. */
+void stkd_order_fill(const struct stkd_order *order, uint64_t i, uint64_t n, uint64_t *ret)
+{
+	const struct stkd_order copy = *order;
+
+	assert(n <= order->n && i <= order->n - n);
+	if (order->kind == STK_ORDER_NONE) {
+		for (uint64_t k = 0; k < n; k++)
+			ret[k] = i + k;
+		return;
+	}
+	for (uint64_t k = 0; k < n; k++)
+		ret[k] = walk(&copy, i + k);
 }

@@ -23,4 +23,7 @@ void stkd_order_init(struct stkd_order *order, int kind, uint64_t n, uint64_t se
 /* Sample at position i < n. */
 uint64_t stkd_order_at(const struct stkd_order *order, uint64_t i);
 
+/* The samples at n positions from i on. */
+void stkd_order_fill(const struct stkd_order *order, uint64_t i, uint64_t n, uint64_t *ret);
+
 #endif

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 int stkd_source_new(const struct stkd_plan *plan, struct stkd_source **ret)
 {
@@ -63,7 +64,7 @@ static void set_pass(struct stkd_source *source, uint32_t d, uint64_t number)
 int stkd_source_begin(struct stkd_source *source, uint64_t epoch)
 {
 	source->epoch = epoch;
-	source->position = source->first = source->n = 0;
+	source->position = source->first = source->n = source->next_n = 0;
 	for (uint32_t d = 0; d < source->plan->mix.n; d++)
 		source->passes[d].number = UINT64_MAX;
 	if (!source->page)
@@ -93,31 +94,60 @@ static uint64_t draw(struct stkd_source *source)
 	return of->first + sample_at(&source->passes[d], number - pass * of->count);
 }
 
+/* Computes up to n ids from a position on and fetches their lengths. Returns how many there are. */
+static uint64_t compute(struct stkd_source *source, uint64_t first, uint64_t n, uint64_t *ids)
+{
+	if (!n)
+		return 0;
+	if (source->page)
+		n = STK_MIN(n,
+			    (uint64_t)stkd_mix_page_seek(&source->plan->mix, source->page, first));
+	if (!source->page && !source->passes[0].blocks)
+		stkd_order_fill(&source->passes[0].order, first, n, ids);
+	else
+		for (uint64_t i = 0; i < n; i++)
+			ids[i] = source->page ? draw(source)
+					      : sample_at(&source->passes[0], first + i);
+	for (uint64_t i = 0; i < n; i++)
+		__builtin_prefetch(&source->plan->lengths.len[ids[i]]);
+	return n;
+}
+
+static uint64_t ahead(const struct stkd_source *source, uint64_t position)
+{
+	return STK_MIN(source->end - position, (uint64_t)STKD_SOURCE_AHEAD);
+}
+
+/* Going on, the ids were computed one load before, so that their lengths had time to arrive. */
+static void load_forward(struct stkd_source *source, uint64_t position)
+{
+	if (source->next_n && position == source->next_first) {
+		memcpy(source->ids, source->next, source->next_n * sizeof(source->ids[0]));
+		source->n = source->next_n;
+	} else {
+		source->n = compute(source, position, ahead(source, position), source->ids);
+	}
+	source->first = position;
+	source->next_first = position + source->n;
+	source->next_n = compute(source, source->next_first, ahead(source, source->next_first),
+				 source->next);
+}
+
 void stkd_source_load(struct stkd_source *source, uint64_t position, bool back)
 {
-	uint64_t first = position, n = STK_MIN(source->end - position, STKD_SOURCE_AHEAD);
+	uint64_t first = position < STKD_SOURCE_AHEAD ? 0 : position - STKD_SOURCE_AHEAD + 1;
+	uint64_t n = position - first + 1, got;
 
-	if (back) {
-		first = position < STKD_SOURCE_AHEAD ? 0 : position - STKD_SOURCE_AHEAD + 1;
-		n = position - first + 1;
+	if (!back) {
+		load_forward(source, position);
+		return;
 	}
-	if (source->page) {
-		uint32_t left = stkd_mix_page_seek(&source->plan->mix, source->page, first);
-
-		while (back && left < n) { /* the position is in a page behind that one */
-			first += left;
-			n -= left;
-			left = stkd_mix_page_seek(&source->plan->mix, source->page, first);
-		}
-		n = STK_MIN(n, (uint64_t)left);
+	got = compute(source, first, n, source->ids);
+	while (got < n) { /* the position is in a page behind that one */
+		first += got;
+		n -= got;
+		got = compute(source, first, n, source->ids);
 	}
 	source->first = first;
-	source->n = n;
-	for (uint64_t i = 0; i < n; i++) {
-		uint64_t id =
-			source->page ? draw(source) : sample_at(&source->passes[0], first + i);
-
-		source->ids[i] = id;
-		__builtin_prefetch(&source->plan->lengths.len[id]);
-	}
+	source->n = got;
 }

@@ -32,6 +32,8 @@ struct stkd_source {
 	uint64_t position, end; /* next to be read; of the epoch: UINT64_MAX when it never ends */
 	uint64_t first, n;      /* positions of `ids` */
 	uint64_t ids[STKD_SOURCE_AHEAD];
+	uint64_t next_first, next_n; /* positions of `next`, whose lengths are on their way */
+	uint64_t next[STKD_SOURCE_AHEAD];
 	struct stkd_mix_page *page; /* NULL: one pass over one dataset */
 	struct stkd_pass passes[];  /* of each dataset */
 };
