@@ -157,8 +157,9 @@ bare_fn bareloop_find(enum stk_dtype from, enum stk_dtype to)
 bare_affine_fn bareloop_find_affine(enum stk_dtype from, enum stk_dtype to)
 {
 #ifdef __x86_64__
+	/* Whoever has AVX2 and FMA has F16C, which clang has no name for here. */
 	if (from == STK_DTYPE_U8 && to == STK_DTYPE_F16 && __builtin_cpu_supports("avx2") &&
-	    __builtin_cpu_supports("f16c"))
+	    __builtin_cpu_supports("fma"))
 		return u8_to_f16;
 #endif
 	(void)from;
