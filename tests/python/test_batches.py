@@ -107,6 +107,43 @@ class Mapping(LoaderCase):
 
 
 @common.unittest.skipUnless(numpy, "numpy is not installed")
+class Packed(LoaderCase):
+    """Rows of several samples, as attention kernels take them."""
+    keys = {"prefetch": 4, "seed": 3, "group": "pack"}
+
+    @needs_torch
+    def test_borders_are_what_attention_kernels_take(self):
+        seen = []
+        for b in self.loader(as_="torch", flat=True, tokens=400, window=0, balance="cost"):
+            cu = b["cu_seqlens"]
+            self.assertEqual((cu.dtype, cu.dim()), (torch.int32, 1))
+            starts = cu.tolist()
+            self.assertEqual(starts[0], 0)
+            self.assertEqual(starts[-1], b.real_tokens)
+            self.assertIsInstance(b.max_seqlen, int)
+            self.assertEqual(b.max_seqlen, max(e - s for s, e in zip(starts, starts[1:])))
+            self.assertEqual(b["input_ids"].shape, (1, 400))
+            for number, (sample, begin, end) in enumerate(zip(ids(b), starts, starts[1:])):
+                self.assertEqual(b["input_ids"][0, begin:end].tolist(), self.samples[sample])
+                self.assertEqual(b["position_ids"][0, begin:end].tolist(), list(range(end - begin)))
+                self.assertEqual(b["segment_ids"][0, begin:end].unique().tolist(), [number + 1])
+            self.assertEqual(b["segment_ids"][0, starts[-1]:].sum().item(), 0)
+            seen += ids(b)
+        self.assertEqual(sorted(seen), list(range(200)))
+
+    def test_an_epoch_ends_where_its_last_batch_says(self):
+        loader = self.loader(as_="dlpack", max_length=128, rows=2, window=20)
+        with self.assertRaises(TypeError):
+            len(loader)
+        steps = 0
+        for b in loader:
+            steps += 1
+            state = loader.state_dict(after=b)
+            self.assertEqual((state["epoch"], state["step"]), (1, 0) if b.ends_epoch else (0, steps))
+        self.assertTrue(b.ends_epoch)
+        self.assertEqual((loader.epoch, loader.step), (1, 0))
+
+
 class Numpy(LoaderCase):
     def test_arrays_are_read_only_views_of_the_slot(self):
         l = self.loader(as_="numpy")
