@@ -284,12 +284,13 @@ static int copy_rows(struct stkd_run *run, uint32_t first, uint32_t n)
 /* Fields start at multiples of 256; what lies between two belongs to the published bytes too. */
 void stkd_run_zero_gaps(const struct stkd_run *run)
 {
+	stkd_fill_fn zero = stkd_fill_find(1);
 	uint64_t end = 0;
 
 	for (uint32_t i = 0; i < run->assembly->nops; i++) {
 		const struct stk_shm_field *field = &run->layout->fields[i];
 
-		memset(run->slot + end, 0, field->offset - end);
+		zero(run->slot + end, 0, field->offset - end);
 		end = field->offset + field->size;
 	}
 }

@@ -46,16 +46,13 @@
 			d[i] = s[i] != 0;                                                          \
 	}
 
+/* Not memset(): it stores the bytes where its last two vectors overlap twice. */
 #define DEFINE_FILL(type)                                                                          \
 	static void fill_##type(void *dst, uint64_t bits, size_t n)                                \
 	{                                                                                          \
 		type value = (type)bits;                                                           \
 		type *d = dst;                                                                     \
                                                                                                    \
-		if (value == (type)(UINT64_C(0x0101010101010101) * (uint8_t)bits)) {               \
-			memset(dst, (uint8_t)bits, n * sizeof(type));                              \
-			return;                                                                    \
-		}                                                                                  \
 		for (size_t i = 0; i < n; i++)                                                     \
 			d[i] = value;                                                              \
 	}
