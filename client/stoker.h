@@ -235,8 +235,8 @@ STK_PUBLIC int stk_client_shapes(const struct stk_client *client, struct stk_sha
 				 uint32_t room);
 
 struct stk_client_info {
-	size_t size; /* set by the caller */
-	uint64_t samples, steps_per_epoch;
+	size_t size;                       /* set by the caller */
+	uint64_t samples, steps_per_epoch; /* steps 0: no epochs, or each has its own number */
 	uint64_t overlong_dropped, truncated, promoted, tail_dropped, masked;
 	uint64_t epochs; /* 0: endless */
 	uint32_t rank, world, replica, replicas;

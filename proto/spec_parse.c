@@ -182,7 +182,7 @@ static const struct stk_key keys[] = {
 	       "ragged field whose size is a sample's length, or two of them: [feats, tokens]; left out: the only ragged field, else input_ids",
 	       stk__spec_length_parse, stk__spec_length_to_json),
 	NUMBER(max_length, STK_KEY_U32, "0", 0, EDGE_MAX, "tokens", STK_KEY_DIGEST,
-	       "longest sample that is delivered whole, 0: the longest there is"),
+	       "longest sample that is delivered whole, 0: the longest there is; with pack and concat the length of a row"),
 	CHOICE(overlong, "truncate", overlong_names, STK_KEY_DIGEST,
 	       "what happens to a longer sample: cut and dropped ones are counted, split ones (pack) are delivered in pieces; concat does not ask, its samples run on from row to row"),
 	CUSTOM(keep, STK_KEY_DIGEST | STK_KEY_LATER,

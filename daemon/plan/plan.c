@@ -70,8 +70,9 @@ static int refuse_overlong(const struct stkd_plan *plan, uint64_t overlong, cons
 	return stk_err_set(err, -EINVAL,
 			   "overlong: sample %" PRIu64 " has length %" PRIu32
 			   ", more than %s %" PRIu32 " (%" PRIu64
-			   " such samples); truncate and drop are the other choices",
-			   id, plan->lengths.len[id], key, plan->limit, overlong);
+			   " such samples); truncate%s and drop are the other choices",
+			   id, plan->lengths.len[id], key, plan->limit, overlong,
+			   plan->spec->group == STK_GROUP_PACK ? ", split" : "");
 }
 
 /* Cuts the histogram to the lengths as delivered and counts what was cut. */

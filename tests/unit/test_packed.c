@@ -98,7 +98,8 @@ static void long_samples_are_split_truncated_or_dropped(void **state)
 	spec.overlong = STK_OVERLONG_DROP;
 	assert_rows(&spec, len, 4, 1, "2:0+4\n1:0+2 3:0+1\n");
 	spec.overlong = STK_OVERLONG_ERROR;
-	assert_refused(&spec, len, 4, 1, "sample 0 has length 9, more than max_length 4");
+	assert_refused(&spec, len, 4, 1,
+		       "more than max_length 4 (1 such samples); truncate, split and drop");
 }
 
 static void rows_keep_to_their_segments_and_alignment(void **state)
