@@ -4,6 +4,7 @@
 
 #include "daemon/plan/cursor.h"
 #include "daemon/plan/fit.h"
+#include "daemon/plan/pack.h"
 #include "tests/unit/plan_fixture.h"
 
 static struct stk_spec packed_spec(uint32_t max_length)
@@ -72,6 +73,78 @@ static void samples_fill_the_tightest_row(void **state)
 	assert_rows(&spec, len, 6, 1, "0:0+3 1:0+2 2:0+3\n3:0+1 4:0+7\n5:0+6\n");
 	spec.rows = 3;
 	assert_rows(&spec, len, 6, 1, "0:0+3 1:0+2 2:0+3 | 3:0+1 4:0+7 | 5:0+6\n");
+}
+
+enum { FIT_N = 400 };
+
+/* Rows by trying all of them: longest first, the tightest row, of several the one that changed last. */
+static void fit_slowly(const uint32_t *len, uint32_t n, uint32_t capacity, uint32_t *row_of)
+{
+	uint32_t free_in[FIT_N], changed[FIT_N], nrows = 0;
+	bool done[FIT_N] = {false};
+
+	for (uint32_t turn = 0; turn < n; turn++) {
+		uint32_t k = n, best = n;
+
+		for (uint32_t i = 0; i < n; i++)
+			if (!done[i] && (k == n || len[i] > len[k]))
+				k = i;
+		done[k] = true;
+		for (uint32_t row = 0; row < nrows; row++)
+			if (free_in[row] >= len[k] &&
+			    (best == n || free_in[row] < free_in[best] ||
+			     (free_in[row] == free_in[best] && changed[row] > changed[best])))
+				best = row;
+		if (best == n) {
+			best = nrows++;
+			free_in[best] = capacity;
+		}
+		free_in[best] -= len[k];
+		changed[best] = turn;
+		row_of[k] = best;
+	}
+}
+
+static void rows_are_those_that_trying_all_would_give(void **state)
+{
+	static const uint32_t capacities[] = {1, 7, 63, 64, 65, 500, 4096, 5000, 300000};
+	uint64_t seed = 12;
+
+	(void)state;
+	for (unsigned round = 0; round < 10 * STK_ARRAY_SIZE(capacities); round++) {
+		uint32_t capacity = capacities[round % STK_ARRAY_SIZE(capacities)];
+		struct stkd_pack_limits limits = {.capacity = capacity, .align = 1};
+		uint32_t len[FIT_N], row_of[FIT_N], n = 1 + below(&seed, FIT_N), nrows, seen = 0;
+		struct stkd_packer *packer;
+		struct stkd_rows rows = {0};
+
+		assert_int_equal(stkd_packer_new(&limits, &packer), 0);
+		for (uint32_t i = 0; i < n; i++) {
+			struct stk_segment segment = {.id = i, .position = i};
+
+			len[i] = 1 + below(&seed, below(&seed, 2) ? capacity : capacity / 4 + 1);
+			segment.length = len[i];
+			assert_int_equal(stkd_packer_add(packer, &segment), 0);
+		}
+		fit_slowly(len, n, capacity, row_of);
+		assert_int_equal(stkd_packer_rows(packer, STKD_SPREAD_NONE, 0, 1, &nrows), 0);
+		assert_int_equal(stkd_packer_take(packer, 0, &rows), 0);
+		assert_int_equal(rows.n, nrows);
+		for (uint32_t row = 0; row < nrows; row++) {
+			uint32_t first = rows.first[row], of = row_of[rows.segments[first].id],
+				 all = 0;
+
+			for (uint32_t i = 0; i < n; i++)
+				all += row_of[i] == of;
+			assert_int_equal(rows.first[row + 1] - first, all);
+			for (uint32_t s = first; s < rows.first[row + 1]; s++)
+				assert_int_equal(row_of[rows.segments[s].id], of);
+			seen += all;
+		}
+		assert_int_equal(seen, n);
+		stkd_rows_deinit(&rows);
+		stkd_packer_free(packer);
+	}
 }
 
 static void a_window_is_closed_at_its_end(void **state)
@@ -785,6 +858,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(samples_fill_the_tightest_row),
+		cmocka_unit_test(rows_are_those_that_trying_all_would_give),
 		cmocka_unit_test(a_window_is_closed_at_its_end),
 		cmocka_unit_test(long_samples_are_split_truncated_or_dropped),
 		cmocka_unit_test(rows_keep_to_their_segments_and_alignment),
