@@ -283,7 +283,8 @@ class Lifetime(LoaderCase):
         gc.collect()
         self.assertLess(abs(len(gc.get_objects()) - objects), 20)
         after = harness.footprint(os.getpid())
-        self.assertLess(after["rss_kb"] - before["rss_kb"], 512)
+        if not harness.is_sanitized(os.getpid()):  # it keeps what was freed for a while
+            self.assertLess(after["rss_kb"] - before["rss_kb"], 512)
         self.assertEqual((after["fds"], after["maps"]), (before["fds"], before["maps"]))
 
 

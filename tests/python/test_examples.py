@@ -23,8 +23,9 @@ def losses(text):
     return [float(loss) for loss in re.findall(r"step \d+ loss ([\d.]+)", text)]
 
 
-@needs_torch
-class Examples(LoaderCase):
+class ExampleCase(LoaderCase):
+    """Shards of made-up text, and examples as processes."""
+
     def setUp(self):
         super().setUp()
         self.private()
@@ -50,7 +51,10 @@ class Examples(LoaderCase):
             os.killpg(p.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        p.communicate()
+        p.wait(harness.SLOW)
+        p.stdout.close()
+        if p.stderr:
+            p.stderr.close()
 
     def run_example(self, name, *args, ranks=0):
         p = self.start(name, *args, ranks=ranks)
@@ -58,6 +62,9 @@ class Examples(LoaderCase):
         self.assertEqual(p.returncode, 0, out + err)
         return out
 
+
+@needs_torch
+class Examples(ExampleCase):
     def ids(self, name):
         """{step: the line of each rank}; of a step that was run twice the later one."""
         found = {}

@@ -106,7 +106,8 @@ class Write(LoaderCase):
         before = harness.footprint(os.getpid())["rss_kb"]
         totals = stoker.write(self.path("set"), source(2000), shard_bytes="8MiB")
         self.assertEqual(totals["shards"], 8)
-        self.assertLess(harness.footprint(os.getpid())["rss_kb"] - before, 12 << 10, "64 MiB were written")
+        if not harness.is_sanitized(os.getpid()):
+            self.assertLess(harness.footprint(os.getpid())["rss_kb"] - before, 12 << 10, "64 MiB were written")
         stoker.write(self.path("rows"), source(10), samples_per_shard=3)
         self.assertEqual(len([f for f in os.listdir(self.path("rows")) if f.startswith("shard-")]), 4)
 

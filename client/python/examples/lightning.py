@@ -8,6 +8,7 @@ last one.
 import os
 import sys
 
+sys.path.pop(0)  # where this file lies, which has the name of the package
 try:
     import lightning.pytorch as pl
 except ImportError:
