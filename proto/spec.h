@@ -34,6 +34,7 @@ enum stk_bucket_method {
 	STK_BUCKET_UNIFORM,
 };
 enum stk_pad_to { STK_PAD_LONGEST, STK_PAD_EDGE };
+enum stk_on_bad { STK_ON_BAD_ERROR, STK_ON_BAD_QUARANTINE };
 enum stk_tail { STK_TAIL_SHORT, STK_TAIL_PAD, STK_TAIL_DROP };
 enum stk_need { STK_NEED_TRY, STK_NEED_REQUIRE }; /* lock, numa */
 enum stk_side { STK_SIDE_RIGHT, STK_SIDE_LEFT };  /* where the padding goes */
@@ -115,6 +116,7 @@ struct stk_spec {
 	uint32_t multiple_of;
 	int pad_to;            /* enum stk_pad_to */
 	int tail;              /* enum stk_tail */
+	int on_bad_sample;     /* enum stk_on_bad */
 	uint32_t prefetch;     /* slots per feed */
 	uint32_t window;       /* pack: samples that are packed together, 0: a whole epoch */
 	uint32_t segments_max; /* pack: segments of a row, 0: no limit */
@@ -178,6 +180,8 @@ static inline bool stk_spec_is_global(const struct stk_spec *spec)
  * not make it read files. Return: 0 (also when no file is named) or a negative errno.
  */
 int stk_spec_read_edges(struct stk_spec *spec, struct stk_err *err);
+/* The value of the key `edges`. New reference; NULL: no memory. */
+json_t *stk_spec_edges_json(const struct stk_spec *spec);
 STK_DEFINE_CLEANUP(struct stk_spec *, stk_spec_free)
 
 /* All keys in table order, defaults included, so that parse(to_json(s)) equals s. New reference. */

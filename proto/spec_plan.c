@@ -194,6 +194,11 @@ json_t *stk__spec_edges_to_json(const void *object)
 	return list;
 }
 
+json_t *stk_spec_edges_json(const struct stk_spec *spec)
+{
+	return stk__spec_edges_to_json(spec);
+}
+
 int stk_spec_read_edges(struct stk_spec *spec, struct stk_err *err)
 {
 	_cleanup_(stk_tree_freep) struct stk_tree *tree = NULL;

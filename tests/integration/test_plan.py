@@ -11,6 +11,7 @@ import random
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 BIN = os.environ.get("STOKER_BIN", "stoker")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -55,16 +56,45 @@ class Plan(unittest.TestCase):
         self.assertEqual(report["lengths"]["longest"], max(self.lengths))
         self.assertEqual(report["lengths"]["p50"], sorted(self.lengths)[499])
         names = [p["name"] for p in report["policies"]]
-        self.assertEqual(names, ["one size", "powers of two", "optimal", "packed"])
-        for policy in report["policies"][:3]:
+        self.assertEqual(names, ["one size", "powers of two", "uniform", "quantile", "kmeans", "optimal", "packed"])
+        for policy in report["policies"][:6]:
             edges = policy["edges"]
             padded = sum(min(e for e in edges if e >= n) for n in self.lengths)
             self.assertEqual(policy["padded_tokens"], padded)
             self.assertAlmostEqual(policy["padding"], 1 - sum(self.lengths) / padded, places=5)
             self.assertEqual(policy["classes"], len(edges))
-        optimal = report["policies"][2]
+        optimal = report["policies"][5]
+        self.assertEqual(min(p["padded_tokens"] for p in report["policies"][2:6]), optimal["padded_tokens"])
         self.assertEqual([c["edge"] for c in report["classes"]], optimal["edges"])
         self.assertEqual(report["epoch"]["steps"], optimal["steps"])
+
+    def test_edges_that_were_written_are_read_back(self):
+        out = os.path.join(self.dir.name, "edges.json")
+        first = json.loads(self.plan("buckets=5", "bucket_method=kmeans", "--edges-out", out, "--json"))
+        again = json.loads(self.plan("edges=" + out, "--json"))
+        self.assertEqual(first["classes"], again["classes"])
+        self.assertEqual(first["epoch"], again["epoch"])
+
+    def test_a_spec_may_be_a_file_with_words_over_it(self):
+        self.write("edges.json", "[100, 400]")
+        spec = self.write("spec.yaml", "rows: 4\nedges: edges.json\norder: block\n")
+        done = stoker("plan", spec, "--lengths", self.file, "rows=8", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual([(c["edge"], c["rows"]) for c in report["classes"]], [(100, 8), (400, 8)])
+        self.assertEqual(report["spec"]["order"], "block")
+        self.refused(2, "data is missing", spec)
+
+    def test_the_plot_is_a_picture_with_every_policy_and_edge(self):
+        out = os.path.join(self.dir.name, "out.svg")
+        self.plan("buckets=4", "--plot", out)
+        with open(out) as file:
+            svg = file.read()
+        xml.etree.ElementTree.fromstring(svg)
+        for name in ("uniform", "quantile", "kmeans", "optimal", "packed"):
+            self.assertIn(name, svg)
+        self.assertEqual(svg.count('class="edge"'), 4)
+        self.refused(1, "--plot: /nowhere/x.svg", "--lengths", self.file, "--plot", "/nowhere/x.svg")
 
     def test_text_and_json_tell_the_same(self):
         args = ["edges=[100, 200]", "overlong=drop", "tokens=2000"]

@@ -32,6 +32,37 @@ int lengths_from_dataset(const char *path, const char *field, struct lengths *re
 	return 0;
 }
 
+int lengths_from_spec(const struct stk_spec *spec, struct lengths *ret, struct stk_err *err)
+{
+	const char *paths[STK_SPEC_DATA_MAX];
+	struct lengths lengths = {0};
+	int r;
+
+	for (size_t i = 0; i < spec->ndata; i++)
+		paths[i] = spec->data[i].path;
+	r = stkd_dataset_open_list(paths, (uint32_t)spec->ndata, spec->length, spec->length2, NULL,
+				   NULL, &lengths.dataset, err);
+	if (r < 0)
+		return r;
+	lengths.len = lengths.dataset->lengths;
+	lengths.count = lengths.dataset->count;
+	add_up(&lengths);
+	*ret = lengths;
+	return 0;
+}
+
+struct stkd_lengths lengths_for_plan(const struct lengths *lengths)
+{
+	struct stkd_lengths all = {.len = lengths->len, .count = lengths->count};
+
+	if (lengths->dataset) {
+		all.second = lengths->dataset->lengths2;
+		all.first = lengths->dataset->starts;
+		all.ndatasets = lengths->dataset->ndatasets;
+	}
+	return all;
+}
+
 /* Which of the elements is no length, and why. */
 static int refuse_element(const char *path, size_t i, const json_t *item, struct stk_err *err)
 {

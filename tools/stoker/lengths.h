@@ -6,6 +6,7 @@
 #ifndef STOKER_LENGTHS_H
 #define STOKER_LENGTHS_H
 
+#include "daemon/plan/plan.h"
 #include "daemon/shard/dataset.h"
 
 struct lengths {
@@ -19,6 +20,10 @@ struct lengths {
 /* @field: length field or NULL. */
 int lengths_from_dataset(const char *path, const char *field, struct lengths *ret,
 			 struct stk_err *err);
+/* Of all datasets of a spec, and both its length fields. */
+int lengths_from_spec(const struct stk_spec *spec, struct lengths *ret, struct stk_err *err);
+/* As a plan takes them. */
+struct stkd_lengths lengths_for_plan(const struct lengths *lengths);
 /* An array of whole numbers, or {"lengths": [...]}; "-" is standard input. */
 int lengths_from_json(const char *path, struct lengths *ret, struct stk_err *err);
 void lengths_deinit(struct lengths *lengths);

@@ -15,18 +15,23 @@
 #include "tools/stoker/commands.h"
 #include "tools/stoker/lengths.h"
 #include "tools/stoker/packing.h"
+#include "tools/stoker/planspec.h"
+#include "tools/stoker/plot.h"
 #include "tools/stoker/policy.h"
 
 static const char usage[] =
-	"usage: stoker plan [OPTIONS] PATH|--lengths FILE.json [KEY=VALUE ...]\n"
+	"usage: stoker plan [OPTIONS] PATH|SPEC.yaml|--lengths FILE [KEY=VALUE ...]\n"
 	"\n"
 	"Shows the padding that each way of bucketing costs and the steps of an epoch.\n"
 	"\n"
 	"  PATH             a shard, a directory of shards, or a glob\n"
+	"  SPEC.yaml        the keys of a stream, data too, or a configuration with one stream\n"
 	"  --lengths FILE   a JSON array of lengths, or {\"lengths\": [...]}; - is standard input\n"
 	"  KEY=VALUE        keys of a stream's spec: buckets=8 multiple_of=8 tokens=16384 ...\n"
 	"  --world W        data-parallel ranks (1)\n"
 	"  --json           everything as one JSON object\n"
+	"  --plot FILE      draw lengths, edges and padding as SVG\n"
+	"  --edges-out FILE write the edges, for edges=FILE\n"
 	"  --steps A:B      the recipes of steps A to B - 1 as JSON lines instead\n"
 	"  --epoch E        of this epoch (0)\n"
 	"  --rank R         of this rank only, a line for each micro-batch\n"
@@ -35,7 +40,7 @@ static const char usage[] =
 	"Ends with 0; 1 when the data or the plan is refused; 2 on wrong usage.\n";
 
 struct options {
-	const char *path, *lengths;
+	const char *path, *lengths, *spec, *plot, *edges_out;
 	char **words; /* KEY=VALUE */
 	size_t nwords;
 	uint64_t world, epoch, first, end, rank;
@@ -103,7 +108,17 @@ static int take_steps(struct options *o, const char *text, struct stk_err *err)
 	return 0;
 }
 
-enum { OPT_WORLD = 256, OPT_LENGTHS, OPT_JSON, OPT_STEPS, OPT_EPOCH, OPT_RANK, OPT_SHOW };
+enum {
+	OPT_WORLD = 256,
+	OPT_LENGTHS,
+	OPT_JSON,
+	OPT_STEPS,
+	OPT_EPOCH,
+	OPT_RANK,
+	OPT_SHOW,
+	OPT_PLOT,
+	OPT_EDGES_OUT
+};
 
 static const struct option long_options[] = {
 	{"world", required_argument, NULL, OPT_WORLD},
@@ -113,6 +128,8 @@ static const struct option long_options[] = {
 	{"epoch", required_argument, NULL, OPT_EPOCH},
 	{"rank", required_argument, NULL, OPT_RANK},
 	{"show", no_argument, NULL, OPT_SHOW},
+	{"plot", required_argument, NULL, OPT_PLOT},
+	{"edges-out", required_argument, NULL, OPT_EDGES_OUT},
 	{"help", no_argument, NULL, 'h'},
 	{0},
 };
@@ -127,6 +144,12 @@ static int take_option(struct options *o, int c, const char *arg, struct stk_err
 		return 0;
 	case OPT_LENGTHS:
 		o->lengths = arg;
+		return 0;
+	case OPT_PLOT:
+		o->plot = arg;
+		return 0;
+	case OPT_EDGES_OUT:
+		o->edges_out = arg;
 		return 0;
 	case OPT_JSON:
 		o->json = true;
@@ -166,7 +189,11 @@ static int take_words(struct options *o, int argc, char **argv, struct stk_err *
 		else
 			o->path = word;
 	}
-	if (!o->path == !o->lengths)
+	if (o->path && planspec_is_file(o->path)) {
+		o->spec = o->path;
+		o->path = NULL;
+	}
+	if (!o->spec && !o->path == !o->lengths)
 		return stk_err_set(err, -EINVAL, "%s",
 				   o->path ? "give PATH or --lengths, not both"
 					   : "no PATH and no --lengths FILE");
@@ -204,17 +231,15 @@ static int parse_options(struct options *o, int argc, char **argv, struct stk_er
 
 static int parse_spec(const struct options *o, struct stk_spec **ret, struct stk_err *err)
 {
-	_cleanup_(stk_tree_freep) struct stk_tree *words = NULL;
 	_cleanup_(stk_spec_freep) struct stk_spec *spec = NULL;
-	int r = stk_tree_from_words(o->words, o->nwords, &words, err);
+	int r = planspec_read(o->spec, o->words, o->nwords, &spec, err);
 
 	if (r < 0)
 		return r;
-	r = stk_spec_parse(NULL, words, &spec, err);
-	if (r < 0)
-		return r;
-	if (spec->ndata)
+	if (!o->spec && spec->ndata)
 		return stk_err_set(err, -EINVAL, "data: give the path as a word of its own, PATH");
+	if (o->spec && !o->lengths && !spec->ndata)
+		return stk_err_set(err, -EINVAL, "%s: data is missing", o->spec);
 	*ret = STK_STEAL(spec);
 	return 0;
 }
@@ -234,10 +259,15 @@ static int walk_epoch(struct report *report, struct stk_err *err)
 
 	if (r == 0)
 		r = stkd_iter_seek(iter, report->options->epoch, 0, err);
-	while (r == 0 && !step.last_of_epoch) {
+	/* An epoch without end is looked at for as long as its samples would last. */
+	uint64_t left = stkd_plan_counts(report->plan)->samples;
+
+	while (r == 0 && !step.last_of_epoch && left) {
 		r = stkd_iter_next(iter, &step);
 		if (r < 0)
 			return stk_err_set(err, r, "no memory for the samples of a step");
+		if (report->spec->stop == STK_STOP_NEVER)
+			left -= STK_MIN(left, (uint64_t)step.nids);
 		report->real += step.real_tokens;
 		report->padded +=
 			step_rows(report->spec, report->options->world, &step) * step.width;
@@ -308,10 +338,16 @@ static void print_lost(const struct stkd_plan_counts *c)
 		printf("  %" PRIu64 " masked rows in the last step\n", c->masked);
 }
 
+/* What is planned, for people. */
+static const char *name_of(const struct options *o)
+{
+	return o->path ? o->path : o->lengths ? o->lengths : o->spec;
+}
+
 static void print_text(const struct report *r, const uint32_t *percentiles)
 {
 	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
-	const char *path = r->options->path ? r->options->path : r->options->lengths;
+	const char *path = name_of(r->options);
 	const struct stkd_class *classes;
 	uint32_t nclasses;
 
@@ -429,9 +465,30 @@ static int print_json(const struct report *r, const uint32_t *percentiles)
 		r->packed ? packing_json(&r->packing, r->plan) : NULL));
 }
 
+static int write_files(const struct report *r, struct stk_err *err)
+{
+	const struct options *o = r->options;
+	struct stkd_histogram h = {0};
+	const struct stkd_class *classes;
+	uint32_t n;
+	int e = 0;
+
+	if (o->edges_out)
+		e = planspec_write_edges(o->edges_out, r->spec, r->plan, err);
+	if (e < 0 || !o->plot)
+		return e;
+	e = stkd_histogram_new(r->lengths->len, r->lengths->count, &h);
+	if (e < 0)
+		return stk_err_set(err, e, "no memory for a histogram of lengths");
+	classes = stkd_plan_classes(r->plan, &n);
+	e = plot_write(o->plot, name_of(o), &h, classes, n, r->policies, r->npolicies, err);
+	stkd_histogram_deinit(&h);
+	return e;
+}
+
 static int print_report(struct report *r, struct stk_err *err)
 {
-	struct stkd_lengths lengths = {r->lengths->len, r->lengths->count};
+	struct stkd_lengths lengths = lengths_for_plan(r->lengths);
 	uint32_t percentiles[STK_ARRAY_SIZE(percents)];
 	double start;
 	int e = find_percentiles(r->lengths, percentiles, err);
@@ -447,6 +504,9 @@ static int print_report(struct report *r, struct stk_err *err)
 	if (e < 0)
 		return e;
 	r->epoch_s = now_s() - start;
+	e = write_files(r, err);
+	if (e < 0)
+		return e;
 	if (!r->options->json)
 		print_text(r, percentiles);
 	else if (print_json(r, percentiles) < 0)
@@ -545,7 +605,7 @@ static int run(const struct options *o, const struct stk_spec *spec, const struc
 	       struct stk_err *err)
 {
 	_cleanup_(stkd_plan_freep) struct stkd_plan *plan = NULL;
-	struct stkd_lengths borrowed = {lengths->len, lengths->count};
+	struct stkd_lengths borrowed = lengths_for_plan(lengths);
 	struct report report = {.options = o, .spec = spec, .lengths = lengths};
 	double start = now_s();
 	int r = stkd_plan_new(spec, &borrowed, (uint32_t)o->world, &plan, err);
@@ -577,8 +637,11 @@ int stoker_plan(int argc, char **argv)
 		fprintf(stderr, "stoker plan --help says how\n");
 		return 2;
 	}
-	r = options.path ? lengths_from_dataset(options.path, spec->length, &lengths, &err)
-			 : lengths_from_json(options.lengths, &lengths, &err);
+	if (options.lengths)
+		r = lengths_from_json(options.lengths, &lengths, &err);
+	else
+		r = options.path ? lengths_from_dataset(options.path, spec->length, &lengths, &err)
+				 : lengths_from_spec(spec, &lengths, &err);
 	if (r == 0)
 		r = run(&options, spec, &lengths, &err);
 	lengths_deinit(&lengths);

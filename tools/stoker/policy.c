@@ -63,6 +63,17 @@ static void measure(const struct comparison *c, struct policy *policy)
 	stkd_plan_free(plan);
 }
 
+static const struct {
+	const char *name;
+	int (*choose)(const struct stkd_histogram *, uint32_t, uint32_t, uint32_t, uint32_t *,
+		      size_t *);
+} methods[] = {
+	{"uniform", stkd_edges_uniform},
+	{"quantile", stkd_edges_quantile},
+	{"kmeans", stkd_edges_kmeans},
+	{"optimal", stkd_edges_optimal},
+};
+
 static int compare(const struct comparison *c, struct policy policies[POLICIES_MAX])
 {
 	const struct stk_spec *spec = c->spec;
@@ -77,11 +88,13 @@ static int compare(const struct comparison *c, struct policy policies[POLICIES_M
 	p++;
 	p->name = "powers of two";
 	choose_powers(&c->delivered, policies->edges[0], p++);
-	p->name = "optimal";
-	r = stkd_edges_optimal(&c->delivered, k, spec->multiple_of, c->limit, p->edges, &p->nedges);
-	if (r < 0)
-		return r;
-	p++;
+	for (size_t m = 0; m < STK_ARRAY_SIZE(methods); m++, p++) {
+		p->name = methods[m].name;
+		r = methods[m].choose(&c->delivered, k, spec->multiple_of, c->limit, p->edges,
+				      &p->nedges);
+		if (r < 0)
+			return r;
+	}
 	if (spec->group == STK_GROUP_BUCKET && spec->nedges) {
 		p->name = "as given";
 		memcpy(p->edges, spec->edges, spec->nedges * sizeof(*p->edges));
@@ -107,6 +120,8 @@ int policies_compare(const struct stk_spec *spec, const struct stkd_plan *plan,
 	if (spec->max_length || counts->truncated || counts->overlong_dropped)
 		c.limit = counts->max_length;
 	memset(ret, 0, POLICIES_MAX * sizeof(*ret));
+	if (lengths->second)
+		return 0;
 	r = deliver(&c, plan);
 	if (r == 0)
 		r = compare(&c, ret);

@@ -16,11 +16,11 @@ struct policy {
 	uint64_t steps;        /* per epoch; 0: the plan is refused */
 };
 
-#define POLICIES_MAX 5
+#define POLICIES_MAX 8
 
 /**
- * policies_compare() - one size, powers of two, optimal edges, the spec's own where given, and
- * packed rows
+ * policies_compare() - one size, powers of two, uniform, quantile, kmeans and optimal edges, the
+ * spec's own where given, and packed rows; none of two lengths
  * @plan: of the spec; says where samples are cut or dropped
  *
  * Return: number of policies, or a negative errno.
