@@ -23,6 +23,7 @@ static const char *const group_names[] = {"fixed", "bucket", "pack", "concat", N
 static const char *const method_names[] = {"optimal", "kmeans", "quantile", "uniform", NULL};
 static const char *const balance_names[] = {"none", "tokens", "cost", NULL};
 static const char *const pad_to_names[] = {"longest", "edge", NULL};
+static const char *const on_bad_names[] = {"error", "quarantine", NULL};
 static const char *const tail_names[] = {"short", "pad", "drop", NULL};
 static const char *const block_unit_names[] = {"samples", "tokens", NULL};
 static const char *const stop_names[] = {"first_exhausted", "all_exhausted", "never", NULL};
@@ -223,6 +224,9 @@ static const struct stk_key keys[] = {
 	       "padded length: of the longest row of the step, or the edge of its bucket"),
 	CHOICE(tail, "short", tail_names, STK_KEY_DIGEST,
 	       "last step of an epoch: fewer rows, masked rows, or dropped and counted"),
+	CHOICE(on_bad_sample, "error", on_bad_names, STK_KEY_DIGEST | STK_KEY_LATER,
+	       "a sample with a value out of range (fields with range: error) ends the stream, or becomes a "
+	       "masked row that is counted, the same on each replay"),
 	NUMBER(window, STK_KEY_U32, "4096", 0, UINT64_C(1) << 30, "samples", STK_KEY_DIGEST | STK_KEY_LATER,
 	       "pack: so many samples, as they come, are packed together, 0: a whole epoch"),
 	NUMBER(segments_max, STK_KEY_U32, "0", 0, EDGE_MAX, "segments", STK_KEY_DIGEST | STK_KEY_LATER,

@@ -38,6 +38,7 @@ int stkd_assembly_new(const struct stk_spec *spec, const struct stkd_dataset *da
 	assembly->dataset = dataset;
 	assembly->max_length = max_length ? max_length : UINT32_MAX;
 	assembly->seed = spec->seed;
+	assembly->quarantine = spec->on_bad_sample == STK_ON_BAD_QUARANTINE;
 	r = stkd_fields_compile(assembly, spec, err);
 	if (r < 0)
 		return r;
@@ -240,8 +241,14 @@ static int copy_row(struct stkd_run *run, uint32_t index, const struct stkd_exte
 	row.length = STK_MIN(STK_MIN(length, assembly->max_length), run->recipe->width);
 	run->sample = sample;
 	write_row(run, &row);
-	if (*run->bad)
+	if (*run->bad && !assembly->quarantine)
 		return stkd_run_refuse_value(run, sample);
+	if (*run->bad) {
+		*run->bad = NULL;
+		write_row(run, &(struct row){.run = run, .index = index, .sample = STKD_NO_SAMPLE});
+		run->result.rows_bad++;
+		return 0;
+	}
 	run->result.real_tokens += row.length;
 	run->result.max_length = STK_MAX(run->result.max_length, row.length);
 	return 0;

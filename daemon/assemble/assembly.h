@@ -42,6 +42,7 @@ struct stkd_layout {
 struct stkd_rows_result {
 	uint64_t real_tokens;
 	uint32_t max_length; /* of a row; packed: of a segment */
+	uint32_t rows_bad;   /* masked, as their sample is bad; packed: segments */
 };
 
 /**

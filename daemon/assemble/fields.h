@@ -46,7 +46,8 @@ struct stkd_op {
 struct stkd_assembly {
 	const struct stkd_dataset *dataset; /* the caller's; outlives this */
 	uint32_t max_length;
-	uint64_t seed; /* of keys */
+	uint64_t seed;   /* of keys */
+	bool quarantine; /* bad samples are masked */
 	bool packed;
 	bool separator; /* a place behind each sample */
 	uint32_t align;

@@ -172,6 +172,27 @@ static void write_lists(const struct stkd_run *run, const struct piece *p)
 	put_u32(run, layout->from_off, p->number, p->segment->from);
 }
 
+/* The segment of a bad sample keeps its place, so that the row stays what was planned. */
+static void mask_piece(struct stkd_run *run, const struct piece *p)
+{
+	const uint64_t none = STKD_NO_SAMPLE;
+
+	for (uint32_t i = 0; i < run->assembly->nops; i++) {
+		const struct stkd_op *op = &run->assembly->ops[i];
+
+		if (op->make == STK_MAKE_SAMPLE_IDS)
+			write_value(run, i, p->number, none);
+		else if (op->make == STK_MAKE_COPY && op->ragged)
+			op->fill(place(run, i, token_of(run, p->row, p->at)), op->pad,
+				 (p->segment->length + (uint64_t)p->gap) * op->inner_count);
+		else if (op->make == STK_MAKE_COPY)
+			op->fill(place(run, i, p->number), op->pad, op->inner_count);
+	}
+	memcpy(run->slot + run->layout->ids_off + p->number * sizeof(none), &none, sizeof(none));
+	*run->bad = NULL;
+	run->result.rows_bad++;
+}
+
 static int copy_piece(struct stkd_run *run, struct piece *p)
 {
 	const struct stkd_assembly *assembly = run->assembly;
@@ -189,9 +210,13 @@ static int copy_piece(struct stkd_run *run, struct piece *p)
 	       (uint64_t)p->sample_length + assembly->separator);
 	run->sample = segment->id;
 	write_piece(run, p);
-	if (*run->bad)
+	if (*run->bad && !assembly->quarantine)
 		return stkd_run_refuse_value(run, segment->id);
 	write_lists(run, p);
+	if (*run->bad) {
+		mask_piece(run, p);
+		return 0;
+	}
 	run->result.real_tokens += segment->length;
 	run->result.max_length = STK_MAX(run->result.max_length, segment->length);
 	return 0;

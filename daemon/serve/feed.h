@@ -47,6 +47,7 @@ struct stkd_flight {
 	uint64_t planned_ns;
 	_Atomic uint64_t real_tokens;
 	_Atomic uint32_t max_length;
+	_Atomic uint32_t rows_bad;
 	_Atomic int failed; /* first failure wins */
 	struct stk_err err;
 	struct stk_shm_desc desc;

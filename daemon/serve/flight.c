@@ -138,6 +138,7 @@ static void fill_descriptor(struct stkd_feed *feed, struct stkd_flight *f)
 	/* Relaxed: the lock ordered the workers' sums before us. */
 	f->desc.real_tokens = atomic_load_explicit(&f->real_tokens, memory_order_relaxed);
 	f->desc.max_length = atomic_load_explicit(&f->max_length, memory_order_relaxed);
+	f->desc.rows_bad = atomic_load_explicit(&f->rows_bad, memory_order_relaxed);
 	f->desc.ready_ns = stkd_now_ns();
 	f->desc.step_ns = f->desc.ready_ns - f->planned_ns;
 	memcpy(at, &f->desc, offsetof(struct stk_shm_desc, cursor) + f->desc.cursor_size);
@@ -243,6 +244,8 @@ static void flight_run(struct stkd_task *task, uint32_t first, uint32_t n)
 	}
 	/* Relaxed: sums; the pool orders them before done(). */
 	atomic_fetch_add_explicit(&f->real_tokens, result.real_tokens, memory_order_relaxed);
+	if (result.rows_bad)
+		atomic_fetch_add_explicit(&f->rows_bad, result.rows_bad, memory_order_relaxed);
 	max = atomic_load_explicit(&f->max_length, memory_order_relaxed);
 	while (max < result.max_length &&
 	       !atomic_compare_exchange_weak_explicit(&f->max_length, &max, result.max_length,
@@ -423,6 +426,7 @@ static void submit_flight(struct stkd_feed *feed, struct stkd_flight *f, uint32_
 	/* Relaxed: submitting orders them before the workers. */
 	atomic_store_explicit(&f->real_tokens, 0, memory_order_relaxed);
 	atomic_store_explicit(&f->max_length, 0, memory_order_relaxed);
+	atomic_store_explicit(&f->rows_bad, 0, memory_order_relaxed);
 	atomic_store_explicit(&f->failed, 0, memory_order_relaxed);
 	feed->slot[slot].state = STKD_SLOT_FILLING;
 	feed->queue[(feed->queue_head + feed->queue_len++) % feed->nslots] = f;

@@ -314,6 +314,68 @@ static void a_value_out_of_range_names_shard_sample_and_field(void **state)
 	free(b.slot);
 }
 
+/* What is fine in one field and bad in another is masked in both, in the same rows each time. */
+static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
+{
+	struct stk_spec_field fields[] = {
+		{.name = (char *)"feats",
+		 .dtype = STK_DTYPE_F8_E5M2,
+		 .ops = {.range = STK_RANGE_ERROR}},
+		{.name = (char *)"ids",
+		 .dtype = STK_DTYPE_I32,
+		 .pad_set = true,
+		 .pad = 7,
+		 .pad_float = 7},
+		{.name = (char *)"who", .make = STK_MAKE_SAMPLE_IDS},
+	};
+	struct stk_spec spec = {.multiple_of = 8,
+				.on_bad_sample = STK_ON_BAD_QUARANTINE,
+				.fields = fields,
+				.nfields = 3};
+	uint64_t ids[SAMPLES];
+	struct stkd_recipe recipe = {
+		.rows = SAMPLES, .rows_real = SAMPLES, .width = 32, .ids = ids};
+	struct stkd_assembly *assembly = NULL;
+	struct stkd_rows_result result;
+	struct stkd_layout layout;
+	struct stk_err err;
+	uint32_t bad = 0;
+	uint8_t *slot;
+
+	(void)state;
+	for (uint64_t i = 0; i < SAMPLES; i++)
+		ids[i] = i;
+	assert_int_equal(stkd_assembly_new(&spec, &fake.dataset, LONGEST, &assembly, &err), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, SAMPLES, 32, &layout), 0);
+	slot = aligned_alloc(256, stk_align_up(layout.size, 256));
+	assert_int_equal(
+		stkd_assembly_rows(assembly, &layout, &recipe, slot, 0, SAMPLES, &result, &err), 0);
+	for (uint64_t i = 0; i < SAMPLES; i++) {
+		uint32_t n = fake.counts[IDS][i], length;
+		int64_t who;
+		int32_t id;
+		bool over = false;
+
+		for (uint32_t k = 0; k < 5 * n; k++) {
+			float x;
+
+			memcpy(&x, stored(FEATS, i) + 4 * k, 4);
+			over = over || (x * 0 == 0 && (x >= 61440 || x <= -61440));
+		}
+		memcpy(&who, slot + layout.fields[2].offset + 8 * i, 8);
+		memcpy(&length, slot + layout.lengths_off + 4 * i, 4);
+		memcpy(&id, slot + layout.fields[1].offset + 4 * 32 * i, 4);
+		assert_true(who == (over ? -1 : (int64_t)i));
+		assert_int_equal(length, over ? 0 : n);
+		assert_int_equal(id, over || n == 0 ? 7 : id_of(i, 0));
+		bad += over;
+	}
+	assert_in_range(bad, 1, SAMPLES - 1);
+	assert_int_equal(result.rows_bad, bad);
+	free(slot);
+	stkd_assembly_free(assembly);
+}
+
 static void what_does_not_fit_the_field_is_refused_with_its_numbers(void **state)
 {
 	struct stk_spec_field f = {.name = (char *)"image", .dtype = STK_DTYPE_F32};
@@ -359,6 +421,7 @@ int main(void)
 		cmocka_unit_test(random_keys_are_the_same_for_the_same_three_numbers),
 		cmocka_unit_test(draws_cover_their_range_evenly),
 		cmocka_unit_test(a_value_out_of_range_names_shard_sample_and_field),
+		cmocka_unit_test(a_bad_sample_in_quarantine_is_a_masked_row),
 		cmocka_unit_test(what_does_not_fit_the_field_is_refused_with_its_numbers),
 	};
 
