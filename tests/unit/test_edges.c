@@ -214,6 +214,93 @@ static void what_does_not_fit_is_refused_not_wrapped(void **state)
 	stkd_histogram_deinit(&h);
 }
 
+typedef int (*choose_fn)(const struct stkd_histogram *, uint32_t, uint32_t, uint32_t, uint32_t *,
+			 size_t *);
+
+/* Every way gives edges that hold all lengths, and none has less padding than the best. */
+static void no_other_way_has_less_padding(void **state)
+{
+	static const choose_fn ways[] = {stkd_edges_kmeans, stkd_edges_quantile,
+					 stkd_edges_uniform};
+	uint64_t seed = 11;
+
+	(void)state;
+	for (int round = 0; round < 400; round++) {
+		uint32_t len[300], n = 1 + below(&seed, 300), span = 1 + below(&seed, 3000);
+		uint32_t k = 1 + below(&seed, 20), multiple = below(&seed, 2) ? 1 : 8;
+		struct stkd_histogram h;
+		uint32_t best[256], edges[256];
+		size_t nbest, nedges = 0;
+
+		for (uint32_t i = 0; i < n; i++)
+			len[i] = below(&seed, below(&seed, 4) ? span / 5 + 1 : span);
+		h = histogram(len, n);
+		assert_int_equal(stkd_edges_optimal(&h, k, multiple, 0, best, &nbest), 0);
+		for (size_t w = 0; w < STK_ARRAY_SIZE(ways); w++) {
+			assert_int_equal(ways[w](&h, k, multiple, 0, edges, &nedges), 0);
+			assert_in_range(nedges, 1, k);
+			for (size_t i = 0; i < nedges; i++)
+				assert_true(edges[i] % multiple == 0 &&
+					    (!i || edges[i] > edges[i - 1]));
+			assert_int_equal(edges[nedges - 1], best[nbest - 1]);
+			assert_true(stkd_edges_padded(&h, best, nbest) <=
+				    stkd_edges_padded(&h, edges, nedges));
+		}
+		stkd_histogram_deinit(&h);
+	}
+}
+
+static void each_way_does_what_its_name_says(void **state)
+{
+	static const uint32_t len[] = {1, 1, 1, 1, 2, 2, 9, 10, 90, 100};
+	struct stkd_histogram h = histogram(len, 10);
+	uint32_t edges[8];
+	size_t n = 0;
+
+	(void)state;
+	assert_int_equal(stkd_edges_quantile(&h, 2, 1, 0, edges, &n), 0);
+	assert_int_equal(n, 2);
+	assert_int_equal(edges[0], 2); /* half of the samples, at least */
+	assert_int_equal(stkd_edges_uniform(&h, 4, 1, 0, edges, &n), 0);
+	assert_int_equal(n, 2); /* nothing is from 26 to 75 long */
+	assert_int_equal(edges[0], 25);
+	assert_int_equal(edges[1], 100);
+	assert_int_equal(stkd_edges_kmeans(&h, 3, 1, 0, edges, &n), 0);
+	assert_int_equal(n, 3);
+	assert_int_equal(edges[0], 2);
+	assert_int_equal(edges[1], 10);
+	assert_int_equal(edges[2], 100);
+	stkd_histogram_deinit(&h);
+}
+
+static size_t read_some(void *context, uint32_t *out, size_t room)
+{
+	uint32_t *left = context;
+	size_t n = STK_MIN(*left, (uint32_t)STK_MIN(room, (size_t)7));
+
+	for (size_t i = 0; i < n; i++)
+		out[i] = --*left % 5 * 50000;
+	return n;
+}
+
+static void histograms_are_read_in_pieces_and_added(void **state)
+{
+	uint32_t left = 1000;
+	struct stkd_histogram h = {0}, sum = {0};
+
+	(void)state;
+	assert_int_equal(stkd_histogram_read(read_some, &left, &h), 0);
+	assert_int_equal(h.n, 5);
+	assert_int_equal(h.length[4], 200000);
+	assert_int_equal(h.count[4], 200);
+	assert_int_equal(stkd_histogram_add(&sum, &h, 3), 0);
+	assert_int_equal(stkd_histogram_add(&sum, &h, 1), 0);
+	assert_int_equal(sum.n, 5);
+	assert_int_equal(sum.count[0], 800);
+	stkd_histogram_deinit(&h);
+	stkd_histogram_deinit(&sum);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +313,9 @@ int main(void)
 		cmocka_unit_test(the_last_edge_is_max_length_where_that_is_no_multiple),
 		cmocka_unit_test(lengths_of_zero_get_an_edge_of_at_least_one_multiple),
 		cmocka_unit_test(what_does_not_fit_is_refused_not_wrapped),
+		cmocka_unit_test(no_other_way_has_less_padding),
+		cmocka_unit_test(each_way_does_what_its_name_says),
+		cmocka_unit_test(histograms_are_read_in_pieces_and_added),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
