@@ -235,7 +235,7 @@ class Errors(LoaderCase):
     def test_a_closed_loader_says_so(self):
         with self.loader() as l:
             it = iter(l)
-        for call in l.__iter__, l.state_dict, l.shapes, lambda: next(it):
+        for call in l.__iter__, l.state_dict, lambda: next(it):
             with self.assertRaises(stoker.Error) as e:
                 call()
             self.assertIn("closed", str(e.exception))

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #define SHAPES_MAX 4096
@@ -288,6 +289,7 @@ static PyObject *client_state_after(PyObject *self, PyObject *batch)
 static PyObject *client_seek(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
+	char error[1024];
 	const char *state;
 	Py_ssize_t size;
 	int r = -EBADF;
@@ -297,9 +299,12 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	client_enter(c);
 	if (c->client)
 		r = stk_client_seek(c->client, state, (size_t)size);
+	if (r < 0)
+		snprintf(error, sizeof(error), "%s",
+			 c->client ? stk_client_error(c->client) : "this loader is closed");
 	client_leave(c);
 	if (r < 0)
-		return ext_raise(r, c->client ? stk_client_error(c->client) : "");
+		return ext_raise(r, error);
 	c->any = c->ended = c->end_due = false;
 	if (restart_recent(c) < 0)
 		return NULL;
@@ -430,6 +435,7 @@ static PyType_Spec client_spec = {
 /* The iterator over the rest of an epoch. */
 struct epoch {
 	PyObject_HEAD struct client *client; /* NULL: it is over */
+	uint64_t ends;                       /* of the client when it began */
 	bool end_due; /* the epoch before is over, and its end was not asked for: it is passed over */
 };
 
@@ -443,8 +449,10 @@ static PyObject *client_epoch(PyObject *self, PyObject *unused)
 	e = (struct epoch *)PyType_GenericAlloc(epoch_type, 0);
 	if (e)
 		e->client = (struct client *)Py_NewRef(self);
-	if (e)
+	if (e) {
 		e->end_due = e->client->end_due;
+		e->ends = atomic_load_explicit(&e->client->ends, memory_order_relaxed);
+	}
 	return (PyObject *)e;
 }
 
@@ -457,9 +465,9 @@ static PyObject *epoch_next(PyObject *self)
 	if (!c)
 		return NULL;
 	Py_INCREF((PyObject *)c); /* another thread may end this iterator while we wait */
-	batch = client_next(c);
+	batch = client_next(c, e->ends);
 	if (!batch && e->end_due && !PyErr_Occurred())
-		batch = client_next(c);
+		batch = client_next(c, ++e->ends);
 	e->end_due = false;
 	if (!batch && !PyErr_Occurred())
 		Py_CLEAR(e->client);

@@ -30,11 +30,12 @@ struct client {
 	uint64_t epoch, step;
 	bool any, last_micro, ended; /* ended: its epoch has no batch behind it */
 	bool end_due;                /* and the end itself was not returned yet */
+	_Atomic uint64_t ends;       /* ends of epochs that were returned; stored under the lock */
 	struct client_stats stats;
 };
 
-/* The next batch. NULL without an exception: the epoch is over. */
-PyObject *client_next(struct client *client);
+/* The next batch after so many ends. NULL without an exception: that epoch is over. */
+PyObject *client_next(struct client *client, uint64_t ends);
 
 /* Raises unless it is open and of this process. */
 bool client_usable(const struct client *client);

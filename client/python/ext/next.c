@@ -6,11 +6,14 @@
 #include "client/python/ext/client.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #define SLICE_MS 100
-#define HELD_MS  1000  /* then a user who holds every slot is told */
-#define LOG_MS   10000 /* then it is logged who is waited for */
+#define OVER     (STK_STREAM_END + 1) /* another thread saw the end; no outcome of the library */
+#define HELD_MS  1000                 /* then a user who holds every slot is told */
+#define LOG_MS   10000                /* then it is logged who is waited for */
 
 static uint64_t now_ns(void)
 {
@@ -103,16 +106,23 @@ static PyObject *ended(struct client *c)
 	return NULL;
 }
 
-/* What the library's outcome is in Python; *ret_again: nothing came yet. */
-static PyObject *outcome(struct client *c, int r, struct stk_batch *batch, bool *ret_again)
+/* What next() said; the text is copied under the lock, as another thread may close the client. */
+struct said {
+	int r;
+	struct stk_batch *batch;
+	char error[1024];
+};
+
+/* What that is in Python; *ret_again: nothing came yet. */
+static PyObject *outcome(struct client *c, const struct said *said, bool *ret_again)
 {
-	*ret_again = r == STK_TIMEOUT;
-	if (r == 0)
-		return deliver(c, batch);
-	if (r == STK_EPOCH_END || r == STK_STREAM_END)
+	*ret_again = said->r == STK_TIMEOUT;
+	if (said->r == 0)
+		return deliver(c, said->batch);
+	if (said->r == STK_EPOCH_END || said->r == STK_STREAM_END)
 		return ended(c);
-	if (r < 0)
-		return ext_raise(r, c->client ? stk_client_error(c->client) : "");
+	if (said->r < 0)
+		return ext_raise(said->r, said->error);
 	return NULL;
 }
 
@@ -148,7 +158,30 @@ static int look(struct client *c, uint64_t before_ms, uint64_t after_ms)
 	return 0;
 }
 
-static PyObject *wait_next(struct client *c)
+/*
+ * Several threads may share an epoch, and only one of them sees its end: a batch behind it is none of
+ * theirs. Under the lock.
+ */
+static void take(struct client *c, uint64_t ends, int timeout_ms, struct said *said)
+{
+	said->error[0] = '\0';
+	said->r = OVER;
+	if (!c->client) {
+		said->r = -EBADF;
+		strcpy(said->error, "this loader is closed");
+	} else if (atomic_load_explicit(&c->ends, memory_order_relaxed) == ends) {
+		/* Relaxed: the lock orders it. */
+		said->r = timeout_ms ? stk_client_next(c->client, timeout_ms, &said->batch)
+				     : stk_client_take(c->client, &said->batch);
+		if (said->r < 0)
+			snprintf(said->error, sizeof(said->error), "%s",
+				 stk_client_error(c->client));
+	}
+	if (said->r == STK_EPOCH_END)
+		atomic_store_explicit(&c->ends, ends + 1, memory_order_relaxed);
+}
+
+static PyObject *wait_next(struct client *c, uint64_t ends)
 {
 	uint64_t start = now_ns(), waited_ms = 0;
 	PyObject *made = NULL;
@@ -156,19 +189,13 @@ static PyObject *wait_next(struct client *c)
 
 	c->stats.waits++;
 	while (again) {
-		struct stk_batch *batch = NULL;
 		uint64_t before_ms = waited_ms;
-		int r = -EBADF;
+		struct said said;
 
 		client_enter(c);
-		if (c->client)
-			r = stk_client_next(c->client, SLICE_MS, &batch);
+		take(c, ends, SLICE_MS, &said);
 		client_leave(c);
-		if (r == -EBADF && !c->client) {
-			client_usable(c);
-			return NULL;
-		}
-		made = outcome(c, r, batch, &again);
+		made = outcome(c, &said, &again);
 		waited_ms = (now_ns() - start) / 1000000;
 		if (again && look(c, before_ms, waited_ms) < 0)
 			return NULL;
@@ -177,19 +204,18 @@ static PyObject *wait_next(struct client *c)
 	return made;
 }
 
-PyObject *client_next(struct client *c)
+PyObject *client_next(struct client *c, uint64_t ends)
 {
-	struct stk_batch *batch = NULL;
+	struct said said;
 	PyObject *made;
 	bool again = true;
-	int r;
 
 	if (!client_usable(c))
 		return NULL;
 	if (pthread_mutex_trylock(&c->lock))
-		return wait_next(c);
-	r = stk_client_take(c->client, &batch);
+		return wait_next(c, ends);
+	take(c, ends, 0, &said);
 	pthread_mutex_unlock(&c->lock);
-	made = outcome(c, r, batch, &again);
-	return again ? wait_next(c) : made;
+	made = outcome(c, &said, &again);
+	return again ? wait_next(c, ends) : made;
 }

@@ -183,6 +183,7 @@ class Loader:
     def _read_info(self):
         self._info = self._client.info()
         self._schema = json.loads(self._info["schema"])
+        self._shapes = [_shapes.Shape(*s) for s in self._client.shapes()]
 
     # Iterating.
 
@@ -260,7 +261,7 @@ class Loader:
 
     def shapes(self):
         """Every shape class that batches can have; Batch.shape_class is an index into it."""
-        return [_shapes.Shape(*s) for s in self._client.shapes()]
+        return list(self._shapes)
 
     def examples(self):
         """One batch of each shape class at its largest, largest first; no sample is consumed."""
