@@ -8,6 +8,7 @@ Needs STOKER_BIN, the built `stoker`.
 import json
 import os
 import random
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -84,6 +85,32 @@ class Plan(unittest.TestCase):
         self.assertEqual([(c["edge"], c["rows"]) for c in report["classes"]], [(100, 8), (400, 8)])
         self.assertEqual(report["spec"]["order"], "block")
         self.refused(2, "data is missing", spec)
+
+    def npy(self, descr, shape, data, name="x.npy"):
+        header = ("{'descr': '%s', 'fortran_order': False, 'shape': %s, }" % (descr, shape)).encode()
+        header += b" " * (-(len(header) + 11) % 64) + b"\n"
+        path = os.path.join(self.dir.name, name)
+        with open(path, "wb") as f:
+            f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data)
+        return path
+
+    def test_lengths_come_from_numpy_files(self):
+        want = json.loads(self.plan("--json"))
+        for descr, form in (("<i8", "q"), ("<u2", "H"), ("<i4", "i")):
+            data = struct.pack("<%d%s" % (len(self.lengths), form), *self.lengths)
+            done = stoker("plan", "--lengths", self.npy(descr, "(%d,)" % len(self.lengths), data), "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["policies"], want["policies"])
+
+    def test_bad_numpy_files_are_refused(self):
+        for text, path in (("whole numbers", self.npy("<f4", "(1,)", bytes(4), "a.npy")),
+                           ("one dimension", self.npy("<i4", "(1, 1)", bytes(4), "b.npy")),
+                           ("ends before", self.npy("<i4", "(99999999999,)", bytes(4), "c.npy")),
+                           ("element 1 is not", self.npy("<i4", "(2,)", struct.pack("<ii", 3, -1), "d.npy"))):
+            self.refused(1, text, "--lengths", path)
+        with open(path, "wb") as f:
+            f.write(b"\x93NUM")
+        self.refused(1, "not a NumPy file", "--lengths", path)
 
     def test_the_plot_is_a_picture_with_every_policy_and_edge(self):
         out = os.path.join(self.dir.name, "out.svg")

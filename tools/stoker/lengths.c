@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/stoker/npy.h"
+
 static void add_up(struct lengths *lengths)
 {
 	for (uint64_t i = 0; i < lengths->count; i++)
@@ -95,6 +97,27 @@ static int take_array(const char *path, const json_t *array, struct lengths *len
 	lengths->len = lengths->own;
 	lengths->count = n;
 	return 0;
+}
+
+static int from_npy(const char *path, struct lengths *ret, struct stk_err *err)
+{
+	struct lengths lengths = {0};
+	int r = npy_read_lengths(path, &lengths.own, &lengths.count, err);
+
+	if (r < 0)
+		return r;
+	lengths.len = lengths.own;
+	add_up(&lengths);
+	*ret = lengths;
+	return 0;
+}
+
+int lengths_from_file(const char *path, struct lengths *ret, struct stk_err *err)
+{
+	const char *dot = strrchr(path, '.');
+
+	return dot && !strcmp(dot, ".npy") ? from_npy(path, ret, err)
+					   : lengths_from_json(path, ret, err);
 }
 
 int lengths_from_json(const char *path, struct lengths *ret, struct stk_err *err)

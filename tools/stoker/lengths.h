@@ -26,6 +26,8 @@ int lengths_from_spec(const struct stk_spec *spec, struct lengths *ret, struct s
 struct stkd_lengths lengths_for_plan(const struct lengths *lengths);
 /* An array of whole numbers, or {"lengths": [...]}; "-" is standard input. */
 int lengths_from_json(const char *path, struct lengths *ret, struct stk_err *err);
+/* Of a file by its name: .npy, else JSON. */
+int lengths_from_file(const char *path, struct lengths *ret, struct stk_err *err);
 void lengths_deinit(struct lengths *lengths);
 
 #endif

@@ -27,6 +27,7 @@ static const char usage[] =
 	"  PATH             a shard, a directory of shards, or a glob\n"
 	"  SPEC.yaml        the keys of a stream, data too, or a configuration with one stream\n"
 	"  --lengths FILE   a JSON array of lengths, or {\"lengths\": [...]}; - is standard input\n"
+	"                   or a NumPy file of whole numbers, FILE.npy\n"
 	"  KEY=VALUE        keys of a stream's spec: buckets=8 multiple_of=8 tokens=16384 ...\n"
 	"  --world W        data-parallel ranks (1)\n"
 	"  --json           everything as one JSON object\n"
@@ -638,7 +639,7 @@ int stoker_plan(int argc, char **argv)
 		return 2;
 	}
 	if (options.lengths)
-		r = lengths_from_json(options.lengths, &lengths, &err);
+		r = lengths_from_file(options.lengths, &lengths, &err);
 	else
 		r = options.path ? lengths_from_dataset(options.path, spec->length, &lengths, &err)
 				 : lengths_from_spec(spec, &lengths, &err);
