@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Transforms from the shard to a client: labels, casts, keys; what is refused at attach, and quarantine.
+
+Needs STOKER_BIN and STOKERD_BIN.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import tempfile
+import unittest
+
+import harness
+
+BIN = os.environ.get("STOKER_BIN", "stoker")
+IDS = [[10, 11, 12, 13], [20, 21], [30, 31, 32], [40]]
+MASK = [[0, 0, 1, 1], [1, 1], [0, 1, 0], [1]]
+SCORE = [1.5, 300.0, -2.5, 65.0]
+HEAD = "{name: %s, data: %s, group: fixed, order: none, rows: 4, multiple_of: 4, fields: [%s]"
+STREAMS = {
+    "labels": "{name: labels, from: ids, dtype: i64, pad: -100, shift: true, where: loss_mask}",
+    "folded": "{name: ids, modulo: 7, dtype: u8}, {name: score, dtype: i8, range: saturate, scale: 2, bias: 1}",
+    "keys": "{name: key, make: random_key}",
+    "strict": "{name: score, dtype: u8, range: error}",
+    "lossy": "{name: ids, dtype: i8}",
+    "uneven": "{name: score, scale: [1, 2]}",
+    "masked": "{name: score, dtype: u8, range: error, pad: 9}, {name: who, make: sample_ids}",
+}
+
+
+class Transforms(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.dir.cleanup)
+        shard = os.path.join(cls.dir.name, "a.safetensors")
+        tensors = dict(harness.ragged("ids", IDS, "I32"))
+        tensors.update(harness.ragged("loss_mask", MASK, "U8"))
+        tensors["score"] = ("F32", [4], struct.pack("<4f", *SCORE))
+        harness.write_shard(shard, tensors)
+        lines = ["streams:"]
+        for name, fields in STREAMS.items():
+            more = ", on_bad_sample: quarantine}" if name == "masked" else "}"
+            lines.append("  - " + HEAD % (name, shard, fields) + ", length: ids" + more)
+        cls.daemon = harness.Daemon(cls.dir.name, "\n".join(lines) + "\n")
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def cat(self, stream, status=0):
+        done = subprocess.run([BIN, "cat", stream, "--socket", self.daemon.socket, "--data", "--epochs", "1"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stderr if status else json.loads(done.stdout.splitlines()[0])
+
+    def test_labels_are_the_next_tokens_that_the_mask_lets_through(self):
+        self.assertEqual(self.values("labels", "labels"),
+                         [-100, 12, 13, -100, 21, -100, -100, -100, 31, -100, -100, -100, -100, -100, -100, -100])
+
+    def test_ids_fold_and_scores_saturate(self):
+        self.assertEqual(self.values("folded", "ids"), [i % 7 for i in IDS[0]] + [6, 0, 0, 0, 2, 3, 4, 0, 5, 0, 0, 0])
+        self.assertEqual(self.values("folded", "score"), [4, 127, -4, 127])
+
+    def test_keys_are_the_same_in_each_job(self):
+        first = self.values("keys", "key")
+        self.assertEqual(first, self.values("keys", "key"))
+        self.assertEqual(len(set(first)), 4)
+
+    def test_what_cannot_be_done_is_refused_at_attach(self):
+        self.assertIn('field "ids": stored I32 may lose range as I8', self.cat("lossy", 1))
+        self.assertIn('field "score": scale is a list of 2, and its elements have no channels', self.cat("uneven", 1))
+
+    def test_a_value_out_of_range_ends_the_stream_with_its_place(self):
+        self.assertIn('sample 1 (row 1): field "score": a value of stored F32 does not fit U8', self.cat("strict", 1))
+
+    def test_a_bad_sample_in_quarantine_is_a_masked_row_each_time(self):
+        for _ in range(2):
+            self.assertEqual(self.values("masked", "score"), [2, 9, 9, 65])
+            self.assertEqual(self.values("masked", "who"), [0, -1, -1, 3])
+
+    def values(self, stream, name):
+        flat = self.cat(stream)["data"][name]
+        while flat and isinstance(flat[0], list):
+            flat = [x for row in flat for x in row]
+        return flat
+
+
+if __name__ == "__main__":
+    unittest.main()
