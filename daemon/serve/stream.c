@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/log.h"
+
 static int open_dataset(struct stkd_stream *s, const struct stkd_shard_limits *limits,
 			struct stkd_progress *progress, struct stk_err *err)
 {
@@ -136,6 +138,19 @@ static int make_schema(struct stkd_stream *s, const char *job, struct stk_err *e
 	return s->schema ? 0 : stk_err_set(err, -ENOMEM, "out of memory");
 }
 
+/* Most likely the length field is the wrong one, and nobody would notice. */
+static void warn_of_equal_lengths(const struct stkd_stream *s)
+{
+	const struct stkd_plan_counts *counts = stkd_plan_counts(s->plan);
+
+	if (s->spec->group != STK_GROUP_BUCKET || s->spec->nedges || s->spec->buckets < 2 ||
+	    counts->samples < 2 || counts->shortest != counts->longest)
+		return;
+	log_warn("%s: all samples have length %" PRIu32 " (%s), so buckets change nothing",
+		 s->dataset->path, counts->longest,
+		 s->dataset->fields[s->dataset->length_field].name);
+}
+
 /* A sample longer than the largest class never reaches the assembly uncut. */
 static int open_parts(struct stkd_stream *s, const char *job,
 		      const struct stkd_shard_limits *limits, struct stkd_progress *progress,
@@ -157,6 +172,7 @@ static int open_parts(struct stkd_stream *s, const char *job,
 	r = stkd_plan_new(s->spec, &lengths, s->world, &s->plan, err);
 	if (r < 0)
 		return r;
+	warn_of_equal_lengths(s);
 	r = stkd_assembly_new(s->spec, s->dataset, stkd_plan_counts(s->plan)->max_length,
 			      &s->assembly, err);
 	if (r < 0)

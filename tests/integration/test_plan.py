@@ -94,6 +94,15 @@ class Plan(unittest.TestCase):
             f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data)
         return path
 
+    def test_lengths_that_are_all_equal_are_remarked_upon(self):
+        same = self.write("same.json", "[7, 7, 7]")
+        self.assertIn("all samples have length 7", stoker("plan", "--lengths", same).stderr)
+        self.assertNotIn("all samples", stoker("plan", "--lengths", same, "buckets=1").stderr)
+
+    def test_samples_left_out_are_counted(self):
+        text = self.plan("keep={min_length: 10}")
+        self.assertIn("%d samples left out by keep" % sum(n < 10 for n in self.lengths), text)
+
     def test_lengths_come_from_numpy_files(self):
         want = json.loads(self.plan("--json"))
         for descr, form in (("<i8", "q"), ("<u2", "H"), ("<i4", "i")):

@@ -325,6 +325,12 @@ static void print_policy(const struct policy *p)
 
 static void print_lost(const struct stkd_plan_counts *c)
 {
+	if (c->filtered)
+		printf("  %" PRIu64 " samples left out by keep\n", c->filtered);
+	if (c->unused)
+		printf("  %" PRIu64 " samples not drawn in an epoch\n", c->unused);
+	if (c->repeated)
+		printf("  %" PRIu64 " draws of samples that the epoch drew before\n", c->repeated);
 	if (c->truncated)
 		printf("  %" PRIu64 " samples cut to %" PRIu32 "\n", c->truncated, c->max_length);
 	if (c->overlong_dropped)
@@ -487,6 +493,15 @@ static int write_files(const struct report *r, struct stk_err *err)
 	return e;
 }
 
+/* Are buckets asked for where every sample is as long as the others? */
+static bool is_pointless(const struct report *r)
+{
+	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
+
+	return r->spec->group == STK_GROUP_BUCKET && !r->spec->nedges && r->spec->buckets > 1 &&
+	       c->samples > 1 && c->shortest == c->longest;
+}
+
 static int print_report(struct report *r, struct stk_err *err)
 {
 	struct stkd_lengths lengths = lengths_for_plan(r->lengths);
@@ -512,6 +527,11 @@ static int print_report(struct report *r, struct stk_err *err)
 		print_text(r, percentiles);
 	else if (print_json(r, percentiles) < 0)
 		return stk_err_set(err, -EIO, "cannot write the report");
+	if (is_pointless(r))
+		fprintf(stderr,
+			"note: all samples have length %" PRIu32
+			", so buckets change nothing; is it the right length field?\n",
+			stkd_plan_counts(r->plan)->longest);
 	fprintf(stderr, "planned in %.3f s; an epoch of %" PRIu64 " samples in %.3f s\n", r->plan_s,
 		r->lengths->count, r->epoch_s);
 	return 0;
