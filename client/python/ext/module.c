@@ -62,33 +62,8 @@ static PyObject *set_errors(PyObject *module, PyObject *dict)
 	Py_RETURN_NONE;
 }
 
-/* The same as in tools: one Varlink call, JSON in and out. */
-static PyObject *control_call(PyObject *module, PyObject *args)
-{
-	const char *socket, *method, *parameters;
-	char error[1024] = "", *reply = NULL;
-	PyObject *text;
-	int timeout_ms, r;
-
-	(void)module;
-	if (!PyArg_ParseTuple(args, "zszi:control_call", &socket, &method, &parameters,
-			      &timeout_ms))
-		return NULL;
-	Py_BEGIN_ALLOW_THREADS;
-	r = stk_control_call(socket, method, parameters, timeout_ms, &reply, error, sizeof(error));
-	Py_END_ALLOW_THREADS;
-	if (r < 0)
-		return ext_raise(r, error);
-	text = PyUnicode_FromString(reply);
-	free(reply);
-	return text;
-}
-
 static PyMethodDef functions[] = {
 	{"set_errors", set_errors, METH_O, "set_errors(errors)\n--\n\nExceptions by errno."},
-	{"control_call", control_call, METH_VARARGS,
-	 "control_call(socket, method, parameters, timeout_ms)\n--\n\n"
-	 "One call to a daemon; parameters and result are JSON text."},
 	{0},
 };
 

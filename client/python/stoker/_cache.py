@@ -61,8 +61,7 @@ class _Columns:
             text = isinstance(value, (str, bytes))
             array, dtype = self._convert(name, value, dtypes.get(name))
             ragged = array.ndim > 0 and name not in fixed
-            self.fields.append((name, dtype, ragged, isinstance(value, str) or text,
-                                array.shape[1:] if ragged else array.shape))
+            self.fields.append((name, dtype, ragged, text, array.shape[1:] if ragged else array.shape))
         self.dtypes = dtypes
 
     @staticmethod
