@@ -24,7 +24,7 @@ struct stk_spec_ops {
 	bool clamp_set;
 	double clamp[2];
 	uint64_t modulo;     /* 0: none */
-	int range; /* enum stk_range */
+	int range;           /* enum stk_range */
 	char *where;         /* stored field; padding where it is 0. NULL: none */
 	uint32_t crop[2];    /* height, width; 0: none */
 	int crop_at;         /* enum stk_crop_at */
