@@ -292,6 +292,7 @@ static void count_draws(struct stkd_plan *plan)
 {
 	struct stkd_plan_counts *counts = &plan->counts;
 
+	counts->varies = !plan->mix.whole;
 	for (uint32_t d = 0; plan->mix.draws != UINT64_MAX && d < plan->mix.n; d++) {
 		const struct stkd_mix_dataset *of = &plan->mix.datasets[d];
 

@@ -62,6 +62,7 @@ struct stkd_plan_counts {
 	uint64_t rows_least; /* pack: no packing takes fewer rows: its tokens fill as many */
 	uint64_t unused;     /* samples of a mixture that an epoch does not draw */
 	uint64_t repeated;   /* draws of samples that it drew before */
+	bool varies;         /* another epoch draws other samples: these are of epoch 0 */
 	uint32_t row_segments; /* pack, concat: a row never holds more segments; 0: one each */
 };
 

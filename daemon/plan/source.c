@@ -133,6 +133,23 @@ static void load_forward(struct stkd_source *source, uint64_t position)
 				 source->next);
 }
 
+/* The same in the other direction. */
+static void load_back(struct stkd_source *source, uint64_t first, uint64_t n)
+{
+	if (source->next_n && source->next_first + source->next_n == first + n) {
+		first = source->next_first;
+		n = source->next_n;
+		memcpy(source->ids, source->next, n * sizeof(source->ids[0]));
+	} else {
+		compute(source, first, n, source->ids);
+	}
+	source->first = first;
+	source->n = n;
+	source->next_n = STK_MIN(first, (uint64_t)STKD_SOURCE_AHEAD);
+	source->next_first = first - source->next_n;
+	compute(source, source->next_first, source->next_n, source->next);
+}
+
 void stkd_source_load(struct stkd_source *source, uint64_t position, bool back)
 {
 	uint64_t first = position < STKD_SOURCE_AHEAD ? 0 : position - STKD_SOURCE_AHEAD + 1;
@@ -140,6 +157,10 @@ void stkd_source_load(struct stkd_source *source, uint64_t position, bool back)
 
 	if (!back) {
 		load_forward(source, position);
+		return;
+	}
+	if (!source->page) {
+		load_back(source, first, n);
 		return;
 	}
 	got = compute(source, first, n, source->ids);

@@ -70,7 +70,9 @@ static json_t *job_json(const struct stkd_job *job)
 			 "fingerprint", fingerprint, "digest", digest, "samples",
 			 (json_int_t)(stream ? stkd_plan_counts(stream->plan)->samples : 0),
 			 "steps_per_epoch",
-			 (json_int_t)(stream ? stkd_plan_counts(stream->plan)->steps : 0),
+			 (json_int_t)(stream && !stkd_plan_counts(stream->plan)->varies
+					      ? stkd_plan_counts(stream->plan)->steps
+					      : 0),
 			 "memory_bytes", (json_int_t)memory, "age_s",
 			 (json_int_t)((stkd_now_ns() - job->created_ns) / S));
 }

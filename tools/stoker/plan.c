@@ -431,15 +431,17 @@ static json_t *epoch_json(const struct report *r)
 {
 	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
 
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "epoch",
-			 (json_int_t)r->options->epoch, "steps",
-			 (json_int_t)(r->packed ? r->packing.steps : c->steps), "delivered",
-			 (json_int_t)c->delivered, "truncated", (json_int_t)c->truncated,
-			 "overlong_dropped", (json_int_t)c->overlong_dropped, "tail_dropped",
-			 (json_int_t)c->tail_dropped, "promoted", (json_int_t)c->promoted, "masked",
-			 (json_int_t)c->masked, "real_tokens", (json_int_t)r->real, "padded_tokens",
-			 (json_int_t)r->padded, "padding", policy_padding(r->real, r->padded),
-			 "padding_at_edges", policy_padding(r->real, c->padded_tokens));
+	return json_pack(
+		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}",
+		"filtered", (json_int_t)c->filtered, "unused", (json_int_t)c->unused, "repeated",
+		(json_int_t)c->repeated, "epoch", (json_int_t)r->options->epoch, "steps",
+		(json_int_t)(r->packed ? r->packing.steps : c->steps), "delivered",
+		(json_int_t)c->delivered, "truncated", (json_int_t)c->truncated, "overlong_dropped",
+		(json_int_t)c->overlong_dropped, "tail_dropped", (json_int_t)c->tail_dropped,
+		"promoted", (json_int_t)c->promoted, "masked", (json_int_t)c->masked, "real_tokens",
+		(json_int_t)r->real, "padded_tokens", (json_int_t)r->padded, "padding",
+		policy_padding(r->real, r->padded), "padding_at_edges",
+		policy_padding(r->real, c->padded_tokens));
 }
 
 static int print_object(json_t *json)
