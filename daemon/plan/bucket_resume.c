@@ -170,7 +170,9 @@ static int check_waiting(const struct stkd_plan *plan, const struct stkd_outline
 					   cursor->waiting[b], b, below);
 		waiting += cursor->waiting[b];
 	}
-	if (stk_add_overflow(cursor->delivered, waiting, &seen) ||
+	/* What was taken in advance was delivered, so nothing can wait that was not read. */
+	if (cursor->skip > cursor->delivered ||
+	    stk_add_overflow(cursor->delivered, waiting, &seen) ||
 	    stk_add_overflow(cursor->position, cursor->skip, &seen) ||
 	    cursor->delivered + waiting > seen ||
 	    (plan->mix.whole && seen - cursor->delivered - waiting > slack))
@@ -197,6 +199,9 @@ static int check_counts(const struct bucket_iter *iter, const struct stkd_cursor
 				   "cursor: position %" PRIu64 " is behind the last of %" PRIu64
 				   " samples",
 				   cursor->position, iter->source->end);
+	if (cursor->outline && plan->mix.draws == UINT64_MAX)
+		return stk_err_set(err, -EINVAL,
+				   "cursor: an outline of an epoch, but stop is never");
 	if (cursor->outline)
 		return check_waiting(plan, o, cursor, err);
 	if (!plan->mix.whole && plan->mix.draws != UINT64_MAX)
