@@ -159,6 +159,18 @@ class State(LoaderCase):
             self.loader(as_="dlpack", job="other", state=state, multiple_of=16)
         self.assertIn("spec", str(e.exception))
 
+    def test_with_a_global_batch_another_world_gets_the_same_steps(self):
+        def steps(world, n, state=None):
+            l = [self.loader(as_="dlpack", job="w%d-%d" % (world, bool(state)), rank=r, world_size=world, rows=None,
+                             global_rows=8, world_multiple=4, state=state) for r in range(world)]
+            got = [sum((ids(b) for b in batches), []) for _, batches in zip(range(n), zip(*l))]
+            states = [x.state_dict() for x in l]
+            return got, states[0]
+        first, state = steps(2, 5)
+        want, _ = steps(2, 6, state)
+        for world in 1, 4:
+            self.assertEqual(steps(world, 6, state)[0], want, "world %d" % world)
+
     def test_what_is_no_state_is_refused(self):
         l = self.loader(as_="dlpack")
         for bad in {}, {"version": 2}, {"version": 1, "epoch": 0, "step": 0, "state": "xyz"}, 17:
