@@ -294,9 +294,56 @@ static void seek_refuses_a_step_that_an_epoch_does_not_have(void **state)
 	stkd_iter_free(iter);
 }
 
+/* Every form, there and back; counts that need too many bytes as numbers are packed into bits. */
+static void cursors_of_every_form_read_back_exactly(void **state)
+{
+	uint64_t seed = 77;
+
+	(void)state;
+	for (int round = 0; round < 2000; round++) {
+		struct stkd_cursor c = {.epoch = draw(&seed) >> below(&seed, 64), .step = 3}, got;
+		unsigned bits = 1 + below(&seed, 29);
+		uint8_t bytes[STK_SHM_CURSOR_MAX];
+		size_t size;
+
+		c.nbuckets = 1 + below(&seed, 256);
+		c.position = draw(&seed) >> below(&seed, 64);
+		c.delivered = draw(&seed) >> below(&seed, 64);
+		for (uint32_t b = 0; b < c.nbuckets; b++)
+			c.waiting[b] = draw(&seed) >> (64 - bits);
+		if (below(&seed, 2)) {
+			c.skip = 1 + below(&seed, 1000);
+			c.first = below(&seed, c.nbuckets);
+		}
+		c.outline = below(&seed, 2);
+		if (c.outline) {
+			c.base = below(&seed, 9);
+			c.steps = draw(&seed) >> below(&seed, 64);
+			c.main_steps = draw(&seed) >> below(&seed, 64);
+			c.lender = below(&seed, c.nbuckets + 1);
+			c.lend_step = below(&seed, 100);
+			c.lend = draw(&seed) >> 40;
+		}
+		size = stkd_cursor_encode(&c, bytes);
+		assert_in_range(size, 1, STK_SHM_CURSOR_MAX);
+		assert_int_equal(stkd_cursor_decode(bytes, size, &got, NULL), 0);
+		assert_int_equal(got.nbuckets, c.nbuckets);
+		assert_memory_equal(got.waiting, c.waiting, sizeof(c.waiting));
+		assert_true(got.epoch == c.epoch && got.position == c.position &&
+			    got.delivered == c.delivered && got.skip == c.skip &&
+			    got.first == c.first && got.outline == c.outline &&
+			    got.base == c.base && got.steps == c.steps &&
+			    got.main_steps == c.main_steps && got.lender == c.lender &&
+			    got.lend_step == c.lend_step && got.lend == c.lend);
+		/* One spelling: a byte more or less is none. */
+		assert_true(stkd_cursor_decode(bytes, size - 1, &got, NULL) < 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(cursors_of_every_form_read_back_exactly),
 		cmocka_unit_test(what_is_encoded_is_decoded),
 		cmocka_unit_test(the_bytes_of_a_cursor_are_pinned),
 		cmocka_unit_test(the_end_of_an_epoch_has_one_form),
