@@ -231,7 +231,8 @@ int main(int argc, char **argv)
 	fill_lengths(len, n);
 	fewer = lengths;
 	fewer.count = n < 20000000 ? n : 20000000;
-	printf("%" PRIu64 " million samples, one core, its time; best of %d runs\n", n / 1000000, RUNS);
+	printf("%" PRIu64 " million samples, one core, its time; best of %d runs\n", n / 1000000,
+	       RUNS);
 	bench_new(&spec, &lengths);
 	bench_speed("order full, 8 buckets", &spec, &lengths);
 	spec.order = STK_ORDER_NONE;
