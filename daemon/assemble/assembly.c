@@ -120,7 +120,9 @@ static void write_length(const struct stkd_op *op, const struct stk_shm_field *f
 			 const struct row *row)
 {
 	/* The batch's width has cut row->length already. */
-	uint32_t width = op->aligned ? UINT32_MAX : op->width;
+	uint32_t width = op->aligned    ? UINT32_MAX
+			 : op->aligned2 ? row->run->recipe->width2
+					: op->width;
 
 	op->fill(slot + field->offset + row->index * op->size, elements(op, width, row), 1);
 }
@@ -197,6 +199,10 @@ int stkd_run_check_extent(const struct stkd_run *run, uint64_t sample, uint32_t 
 			if (count != dataset->lengths[sample])
 				return refuse_row(run, sample, column, count,
 						  dataset->lengths[sample], "elements,");
+		} else if (dataset->aligned2[stored]) {
+			if (count != dataset->lengths2[sample])
+				return refuse_row(run, sample, column, count,
+						  dataset->lengths2[sample], "elements,");
 		} else if (count > dataset->longest[stored]) {
 			return refuse_row(run, sample, column, count, dataset->longest[stored],
 					  "elements, at most");

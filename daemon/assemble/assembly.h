@@ -18,7 +18,7 @@ struct stkd_assembly;
 struct stkd_recipe {
 	uint64_t epoch, step;
 	uint32_t micro, shape_class;
-	uint32_t rows, rows_real, width;
+	uint32_t rows, rows_real, width, width2;
 	uint64_t *ids; /* rows_real; room for the largest class */
 	/*
 	 * Groups pack and concat instead of ids: real row r holds segments [row_first[r],
@@ -29,7 +29,7 @@ struct stkd_recipe {
 	uint32_t nsegments;
 };
 
-/* Where everything lies in a slot, for one (rows, width). */
+/* Where everything lies in a slot, for one (rows, width, width2). */
 struct stkd_layout {
 	struct stk_shm_field fields[STK_SHM_MAX_FIELDS];
 	uint64_t extent_size;             /* fields and the zeroed gaps between them */
@@ -52,8 +52,9 @@ struct stkd_rows_result {
  *
  * No fields in the spec: every stored field as it is, and attention_mask (BOOL) of the length field.
  * Allowed casts: same type; BOOL to any integer; an integer to a wider one that holds all its values.
- * A ragged field whose lengths are not those of the length field has a width of its own: its longest
- * sample, rounded up to multiple_of. Packed rows take none of these, nor padding on the left; there
+ * A ragged field is as wide as the batch where its lengths are those of the length field, and as wide
+ * as the batch's second width where they are those of the second one. Others have a width of their
+ * own: their longest sample, rounded up to multiple_of. Packed rows take none of these, nor padding on the left; there
  * a field of one value for each sample has one for each segment.
  *
  * Return: 0 or -EINVAL naming the field, what was asked and what is possible.
@@ -69,9 +70,9 @@ uint32_t stkd_assembly_nfields(const struct stkd_assembly *assembly);
  * "batch", "shape": [inner]}; new reference. */
 json_t *stkd_assembly_schema(const struct stkd_assembly *assembly);
 
-/* -EOVERFLOW when it does not fit 64 bits; *ret is then of no use. */
+/* width2: of the second length, 0 where there is one. -EOVERFLOW when it does not fit 64 bits; *ret is then of no use. */
 int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
-			 struct stkd_layout *ret);
+			 uint32_t width2, struct stkd_layout *ret);
 /* The same for packed rows; -EOVERFLOW also when sums of lengths do not fit 31 bits. */
 int stkd_assembly_layout_packed(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
 				uint32_t nsegments, struct stkd_layout *ret);

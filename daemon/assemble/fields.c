@@ -104,7 +104,7 @@ static int element_size(const char *name, const struct stkd_field *stored, uint6
 	return 0;
 }
 
-/* Gives the op the width of a ragged field: the batch's, or the longest sample's of its own. */
+/* Gives the op the width of a ragged field: one of the batch's, or the longest sample's of its own. */
 static int set_width(struct stkd_assembly *assembly, struct stkd_op *op, uint32_t stored,
 		     uint32_t multiple_of, struct stk_err *err)
 {
@@ -122,7 +122,9 @@ static int set_width(struct stkd_assembly *assembly, struct stkd_op *op, uint32_
 				   "field \"%s\": longest sample has %" PRIu64
 				   " elements, at most %" PRIu32,
 				   op->name, longest, UINT32_MAX);
-	op->width = (uint32_t)stk_round_up(longest, STK_MAX(multiple_of, 1));
+	/* Group bucket alone plans a second width. */
+	op->aligned2 = dataset->aligned2[stored] && !assembly->packed;
+	op->width = op->aligned2 ? 0 : (uint32_t)stk_round_up(longest, STK_MAX(multiple_of, 1));
 	r = element_size(op->name, &dataset->fields[stored], &size, err);
 	if (r < 0)
 		return r;

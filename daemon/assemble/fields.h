@@ -20,9 +20,10 @@ struct stkd_op {
 	enum stk_dtype from, to; /* from: of a copy */
 	bool ragged;             /* [rows, width, inner...]; else [rows, inner...] */
 	bool aligned;            /* ragged as the length field: its width is the batch's */
-	bool left;               /* padding comes first */
-	uint32_t width;          /* of a ragged field that is not aligned */
-	uint32_t column;         /* of its extents; STKD_NO_COLUMN: made without the shard */
+	bool aligned2;   /* ragged as the second length field: its width is the second one */
+	bool left;       /* padding comes first */
+	uint32_t width;  /* of a ragged field that is aligned with neither */
+	uint32_t column; /* of its extents; STKD_NO_COLUMN: made without the shard */
 	uint32_t ndims;
 	uint64_t inner[STKD_FIELD_DIMS_MAX];
 	uint64_t inner_count;             /* values of one element */

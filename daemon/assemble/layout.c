@@ -19,13 +19,14 @@ static bool take(uint64_t *end, uint64_t align, uint64_t size, uint64_t *ret_off
 	return stk_add_overflow(*ret_offset, size, end);
 }
 
-/* Leading dimension of fields that are ragged, and of others. */
+/* Leading dimensions of fields that are ragged, and of others. */
 struct lead {
 	uint32_t rows, items; /* segments where rows are packed, else rows, too */
+	uint32_t width, width2;
 };
 
-static bool place_field(const struct stkd_op *op, const struct lead *lead, uint32_t width,
-			uint64_t *end, struct stk_shm_field *ret)
+static bool place_field(const struct stkd_op *op, const struct lead *lead, uint64_t *end,
+			struct stk_shm_field *ret)
 {
 	uint64_t size = op->size;
 	uint32_t rows = op->ragged ? lead->rows : op->once ? 1 : lead->items + op->extra;
@@ -33,7 +34,7 @@ static bool place_field(const struct stkd_op *op, const struct lead *lead, uint3
 	*ret = (struct stk_shm_field){.nlead = 1, .lead = {rows}};
 	if (op->ragged) {
 		ret->nlead = 2;
-		ret->lead[1] = op->aligned ? width : op->width;
+		ret->lead[1] = op->aligned ? lead->width : op->aligned2 ? lead->width2 : op->width;
 		if (stk_mul_overflow(size, (uint64_t)ret->lead[1], &size))
 			return true;
 	}
@@ -43,14 +44,14 @@ static bool place_field(const struct stkd_op *op, const struct lead *lead, uint3
 	return take(end, STK_SHM_FIELD_ALIGN, size, &ret->offset);
 }
 
-static int place_all(const struct stkd_assembly *assembly, const struct lead *lead, uint32_t width,
+static int place_all(const struct stkd_assembly *assembly, const struct lead *lead,
 		     struct stkd_layout *ret)
 {
 	uint64_t end = 0;
 
 	/* In place, and only the fields there are: it is done for each batch. */
 	for (uint32_t i = 0; i < assembly->nops; i++)
-		if (place_field(&assembly->ops[i], lead, width, &end, &ret->fields[i]))
+		if (place_field(&assembly->ops[i], lead, &end, &ret->fields[i]))
 			return -EOVERFLOW;
 	ret->extent_size = end;
 	ret->from_off = ret->row_first_off = 0;
@@ -64,9 +65,9 @@ static int place_all(const struct stkd_assembly *assembly, const struct lead *le
 }
 
 int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
-			 struct stkd_layout *ret)
+			 uint32_t width2, struct stkd_layout *ret)
 {
-	return place_all(assembly, &(struct lead){rows, rows}, width, ret);
+	return place_all(assembly, &(struct lead){rows, rows, width, width2}, ret);
 }
 
 int stkd_assembly_layout_packed(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
@@ -77,7 +78,7 @@ int stkd_assembly_layout_packed(const struct stkd_assembly *assembly, uint32_t r
 	/* Sums of lengths are numbers of 32 bits with a sign. */
 	if ((uint64_t)rows * width > INT32_MAX || nsegments == UINT32_MAX)
 		return -EOVERFLOW;
-	r = place_all(assembly, &(struct lead){rows, nsegments}, width, ret);
+	r = place_all(assembly, &(struct lead){rows, nsegments, width, 0}, ret);
 	if (r < 0)
 		return r;
 	if (take(&ret->size, sizeof(uint32_t), (uint64_t)nsegments * sizeof(uint32_t),

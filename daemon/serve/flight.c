@@ -377,7 +377,7 @@ static int take_part(const struct stkd_stream *stream, const struct stkd_part *p
 	if (!part->segments) {
 		memcpy(recipe->ids, part->ids, part->rows_real * sizeof(uint64_t));
 		return stkd_assembly_layout(stream->assembly, part->rows, recipe->width,
-					    &f->layout);
+					    recipe->width2, &f->layout);
 	}
 	first = part->row_first[0];
 	recipe->nsegments = part->row_first[part->rows_real] - first;
@@ -403,6 +403,7 @@ static int plan_flight(struct stkd_feed *feed, struct stkd_flight *f)
 	f->recipe.micro = feed->micro;
 	f->recipe.shape_class = step->shape_class;
 	f->recipe.width = step->width;
+	f->recipe.width2 = step->width2;
 	r = take_part(feed->stream, &part, f);
 	if (r < 0)
 		return r;

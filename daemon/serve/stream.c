@@ -30,10 +30,10 @@ static int lay_out(const struct stkd_stream *s, const struct stkd_class *class,
 {
 	uint32_t segments = class->rows * s->row_segments;
 
-	return s->row_segments
-		       ? stkd_assembly_layout_packed(s->assembly, class->rows, class->width_max,
-						     segments, ret)
-		       : stkd_assembly_layout(s->assembly, class->rows, class->width_max, ret);
+	return s->row_segments ? stkd_assembly_layout_packed(s->assembly, class->rows,
+							     class->width_max, segments, ret)
+			       : stkd_assembly_layout(s->assembly, class->rows, class->width_max,
+						      class->width2_max, ret);
 }
 
 /* The slot holds the largest class. */
@@ -66,6 +66,23 @@ static int size_slots(struct stkd_stream *s, struct stk_err *err)
 	return r;
 }
 
+/* Keys of the second length only where there is one. */
+static json_t *class_json(const struct stkd_class *class)
+{
+	json_t *object =
+		json_pack("{s:I, s:I, s:I, s:I, s:I}", "edge", (json_int_t) class->edge, "rows",
+			  (json_int_t) class->rows, "width_min", (json_int_t) class->width_min,
+			  "width_max", (json_int_t) class->width_max, "width_multiple",
+			  (json_int_t) class->width_multiple);
+
+	if (!class->edge2)
+		return object;
+	json_object_set_new(object, "edge2", json_integer(class->edge2));
+	json_object_set_new(object, "width2_min", json_integer(class->width2_min));
+	json_object_set_new(object, "width2_max", json_integer(class->width2_max));
+	return object;
+}
+
 static json_t *classes_json(const struct stkd_stream *s)
 {
 	const struct stkd_class *classes;
@@ -74,13 +91,7 @@ static json_t *classes_json(const struct stkd_stream *s)
 
 	classes = stkd_plan_classes(s->plan, &n);
 	for (uint32_t i = 0; i < n; i++)
-		json_array_append_new(list,
-				      json_pack("{s:I, s:I, s:I, s:I, s:I}", "edge",
-						(json_int_t)classes[i].edge, "rows",
-						(json_int_t)classes[i].rows, "width_min",
-						(json_int_t)classes[i].width_min, "width_max",
-						(json_int_t)classes[i].width_max, "width_multiple",
-						(json_int_t)classes[i].width_multiple));
+		json_array_append_new(list, class_json(&classes[i]));
 	return list;
 }
 

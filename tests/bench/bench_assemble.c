@@ -144,7 +144,7 @@ static void measure(struct bench *b, enum stk_dtype dtype)
 
 	b->wide = dtype == STK_DTYPE_I64;
 	if (stkd_assembly_new(&spec, &b->fake.dataset, LONGEST, &b->assembly, &err) < 0 ||
-	    stkd_assembly_layout(b->assembly, ROWS, WIDTH, &b->layout) < 0)
+	    stkd_assembly_layout(b->assembly, ROWS, WIDTH, 0, &b->layout) < 0)
 		exit(1);
 	b->slots = mmap(NULL, SLOTS * slot_size(b), PROT_READ | PROT_WRITE,
 			MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);

@@ -66,7 +66,7 @@ int main(void)
 	fake_build(&fake, 1, 0);
 	if (stkd_guard_install() < 0 ||
 	    stkd_assembly_new(&spec, &fake.dataset, WIDTH, &assembly, &err) < 0 ||
-	    stkd_assembly_layout(assembly, ROWS, WIDTH, &layout) < 0) {
+	    stkd_assembly_layout(assembly, ROWS, WIDTH, 0, &layout) < 0) {
 		fprintf(stderr, "one_write: %s\n", err.text);
 		return 1;
 	}

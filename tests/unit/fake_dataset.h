@@ -21,7 +21,7 @@
 struct fake_dataset {
 	struct stkd_dataset dataset;
 	struct stkd_field fields[FAKE_FIELDS_MAX];
-	bool aligned[FAKE_FIELDS_MAX];
+	bool aligned[FAKE_FIELDS_MAX], aligned2[FAKE_FIELDS_MAX];
 	uint64_t longest[FAKE_FIELDS_MAX];
 	uint32_t *counts[FAKE_FIELDS_MAX];  /* elements by sample; 1 for a fixed field */
 	uint64_t *offsets[FAKE_FIELDS_MAX]; /* in the sample's file */
@@ -97,6 +97,8 @@ static inline void fake_init(struct fake_dataset *fake, uint64_t count, uint64_t
 	fake->dataset.path = strdup("fake");
 	fake->dataset.fields = fake->fields;
 	fake->dataset.aligned = fake->aligned;
+	fake->dataset.aligned2 = fake->aligned2;
+	fake->dataset.length2_field = UINT32_MAX;
 	fake->dataset.longest = fake->longest;
 }
 
@@ -150,6 +152,16 @@ static inline struct stkd_shard *fake_shard(struct fake_dataset *fake, uint64_t 
 	return shard;
 }
 
+/* Before fake_build(): the field that has the second lengths. */
+static inline void fake_second(struct fake_dataset *fake, uint32_t field)
+{
+	size_t size = fake->dataset.count * sizeof(uint32_t);
+
+	fake->dataset.length2_field = field;
+	fake->dataset.lengths2 = malloc(size + 1);
+	memcpy(fake->dataset.lengths2, fake->counts[field], size);
+}
+
 static inline void fake_summarise(struct fake_dataset *fake, uint32_t length_field)
 {
 	struct stkd_dataset *dataset = &fake->dataset;
@@ -162,6 +174,8 @@ static inline void fake_summarise(struct fake_dataset *fake, uint32_t length_fie
 		if (!fake->fields[f].ragged)
 			continue;
 		fake->aligned[f] = !memcmp(fake->counts[f], dataset->lengths, size);
+		fake->aligned2[f] =
+			dataset->lengths2 && !memcmp(fake->counts[f], dataset->lengths2, size);
 		for (uint64_t i = 0; i < dataset->count; i++)
 			fake->longest[f] = STK_MAX(fake->longest[f], fake->counts[f][i]);
 	}
@@ -211,6 +225,7 @@ static inline void fake_deinit(struct fake_dataset *fake)
 	free(dataset->first);
 	free(dataset->field_of);
 	free(dataset->lengths);
+	free(dataset->lengths2);
 	free(dataset->path);
 }
 

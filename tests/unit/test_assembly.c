@@ -95,8 +95,9 @@ static uint32_t stored_index(const struct reference *ref, const struct stk_spec_
 /* Width of a ragged field in this batch. */
 static uint32_t width_of(const struct reference *ref, uint32_t stored)
 {
-	return ref->fake->aligned[stored] ? ref->recipe->width
-					  : (uint32_t)((ref->fake->longest[stored] + 7) / 8 * 8);
+	return ref->fake->aligned[stored]    ? ref->recipe->width
+	       : ref->fake->aligned2[stored] ? ref->recipe->width2
+					     : (uint32_t)((ref->fake->longest[stored] + 7) / 8 * 8);
 }
 
 /* Elements that a row shows of a ragged field. */
@@ -206,7 +207,9 @@ static void check_batch(struct fake_dataset *fake, const struct stkd_assembly *a
 	struct stk_err err = {.text = ""};
 	uint8_t *slot;
 
-	assert_int_equal(stkd_assembly_layout(assembly, recipe->rows, recipe->width, &layout), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, recipe->rows, recipe->width, recipe->width2,
+					      &layout),
+			 0);
 	slot = aligned_alloc(256, (layout.size + BEHIND + 255) / 256 * 256);
 	ref.slot = malloc(layout.size + BEHIND);
 	memset(slot, STALE, layout.size + BEHIND);
@@ -284,6 +287,15 @@ static struct stk_spec_field random_made(struct fake_dataset *fake, uint32_t nst
 	return field;
 }
 
+/* The first such field has the second lengths, the others have them from it. */
+static void second_lengths(struct fake_dataset *fake, uint32_t f, uint32_t *second)
+{
+	if (*second)
+		fake_align(fake, f, *second);
+	else
+		*second = f;
+}
+
 /* Random set, random fields, random batches: some rows cut, some empty, some masked. */
 static void random_batches(uint64_t seed)
 {
@@ -295,7 +307,7 @@ static void random_batches(uint64_t seed)
 	struct fake_dataset fake;
 	struct stkd_assembly *assembly;
 	uint64_t ids[150];
-	uint32_t nstored, max_length;
+	uint32_t nstored, max_length, second = 0;
 	size_t nfields;
 
 	fake_init(&fake, 60, seed);
@@ -308,7 +320,11 @@ static void random_batches(uint64_t seed)
 			   fake_random(&fake, 3));
 		if (fake.fields[f].ragged && fake_random(&fake, 2))
 			fake_align(&fake, f, 0);
+		else if (fake.fields[f].ragged && fake_random(&fake, 2))
+			second_lengths(&fake, f, &second);
 	}
+	if (second)
+		fake_second(&fake, second);
 	fake_build(&fake, 1 + fake_random(&fake, 4), 0);
 	nfields = 1 + fake_random(&fake, STK_ARRAY_SIZE(fields));
 	for (size_t i = 0; i < nfields; i++)
@@ -317,7 +333,9 @@ static void random_batches(uint64_t seed)
 	max_length = 1 + fake_random(&fake, 50);
 	assembly = compile(&fake, fields, nfields, max_length);
 	for (int batch = 0; batch < 4; batch++) {
-		struct stkd_recipe recipe = {.ids = ids, .width = fake_random(&fake, 48)};
+		struct stkd_recipe recipe = {.ids = ids,
+					     .width = fake_random(&fake, 48),
+					     .width2 = fake_random(&fake, 48)};
 
 		recipe.rows = 1 + fake_random(&fake, STK_ARRAY_SIZE(ids));
 		recipe.rows_real =
@@ -382,11 +400,60 @@ static void unaligned_floats_are_read_exactly_and_stand_aligned(void **state)
 	memcpy((uint8_t *)fake.dataset.shards[0]->map + fake.offsets[1][0], want, sizeof(want));
 	assert_int_equal((uintptr_t)(fake.dataset.shards[0]->map + fake.offsets[1][0]) % 2, 1);
 	assembly = compile(&fake, fields, 2, 8);
-	assert_int_equal(stkd_assembly_layout(assembly, 1, 8, &layout), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, 1, 8, 0, &layout), 0);
 	assert_int_equal(layout.fields[1].offset % 256, 0);
 	assert_int_equal(stkd_assembly_rows(assembly, &layout, &recipe, slot, 0, 1, &result, NULL),
 			 0);
 	assert_memory_equal(slot + layout.fields[1].offset, want, sizeof(want));
+	stkd_assembly_free(assembly);
+	fake_deinit(&fake);
+}
+
+/* Audio frames and the tokens said in them: each is as wide as its own lengths need. */
+static void fields_of_the_second_length_are_as_wide_as_the_second_width(void **state)
+{
+	struct stk_spec_field fields[] = {
+		{.name = (char *)"frames"},
+		{.name = (char *)"text", .dtype = STK_DTYPE_I64, .side = STK_SIDE_LEFT},
+		{.name = (char *)"style"},
+		{.name = (char *)"mask", .make = STK_MAKE_MASK, .from = (char *)"text"},
+		{.name = (char *)"n", .make = STK_MAKE_LENGTHS, .from = (char *)"style"},
+		{.name = (char *)"notes"}};
+	static const uint32_t widths[] = {24, 8, 8, 8, 0, 40};
+	uint64_t ids[] = {5, 0, 9, 3, 7};
+	struct stkd_recipe recipe = {
+		.rows = 6, .rows_real = 5, .width = 24, .width2 = 8, .ids = ids};
+	struct stkd_rows_result result;
+	struct fake_dataset fake;
+	struct stkd_assembly *assembly;
+	struct stkd_layout layout;
+	struct stk_err err;
+	uint8_t *slot;
+
+	(void)state;
+	fake_init(&fake, 10, 21);
+	fake_field(&fake, "frames", STK_DTYPE_F32, true, 30, 3, 0);
+	fake_field(&fake, "text", STK_DTYPE_U16, true, 20, 0, 0);
+	fake_field(&fake, "style", STK_DTYPE_U8, true, 20, 0, 0);
+	fake_field(&fake, "notes", STK_DTYPE_U8, true, 38, 0, 0);
+	fake.counts[1][9] = 12; /* longer than the width: cut */
+	fake.counts[3][2] = 38;
+	fake_align(&fake, 2, 1);
+	fake_second(&fake, 1);
+	fake_build(&fake, 2, 0);
+	assembly = compile(&fake, fields, STK_ARRAY_SIZE(fields), 30);
+	assert_int_equal(stkd_assembly_layout(assembly, 6, 24, 8, &layout), 0);
+	for (size_t i = 0; i < STK_ARRAY_SIZE(fields); i++)
+		assert_int_equal(layout.fields[i].lead[1], widths[i]);
+	check_batch(&fake, assembly, fields, STK_ARRAY_SIZE(fields), &recipe, 30, 4);
+	slot = aligned_alloc(256, (layout.size + 255) / 256 * 256);
+	fake.lie_sample = 9;
+	fake.lie_field = 2;
+	fake.lie_count = 11;
+	assert_int_equal(stkd_assembly_rows(assembly, &layout, &recipe, slot, 0, 6, &result, &err),
+			 -EBADMSG);
+	assert_non_null(strstr(err.text, "field \"style\" has 11 elements, 12 when"));
+	free(slot);
 	stkd_assembly_free(assembly);
 	fake_deinit(&fake);
 }
@@ -532,7 +599,7 @@ static void a_float_pad_fills_masked_rows_and_row_ends(void **state)
 	fake_field(&fake, "y", STK_DTYPE_BF16, false, 0, 0, 0);
 	fake_build(&fake, 1, 0);
 	assembly = compile(&fake, fields, 2, 8);
-	assert_int_equal(stkd_assembly_layout(assembly, 2, 8, &layout), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, 2, 8, 0, &layout), 0);
 	assert_int_equal(stkd_assembly_rows(assembly, &layout, &recipe, slot, 0, 2, &result, NULL),
 			 0);
 	memcpy(x, slot, sizeof(x));
@@ -575,7 +642,7 @@ static int set_up(void **state)
 	f->recipe = (struct stkd_recipe){.rows = 8, .rows_real = 8, .width = 8, .ids = f->ids};
 	f->slot_fd = memfd_create("slot", MFD_CLOEXEC);
 	*state = f;
-	if (stkd_assembly_layout(f->assembly, 8, 8, &f->layout) < 0 ||
+	if (stkd_assembly_layout(f->assembly, 8, 8, 0, &f->layout) < 0 ||
 	    ftruncate(f->slot_fd, (off_t)map_size) < 0)
 		return -1;
 	f->slot = mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_SHARED, f->slot_fd, 0);
@@ -675,6 +742,7 @@ int main(void)
 		cmocka_unit_test(every_byte_of_a_batch_is_as_the_reference_says),
 		cmocka_unit_test(a_last_batch_shows_nothing_of_the_one_before),
 		cmocka_unit_test(unaligned_floats_are_read_exactly_and_stand_aligned),
+		cmocka_unit_test(fields_of_the_second_length_are_as_wide_as_the_second_width),
 		cmocka_unit_test(without_fields_all_stored_ones_and_a_mask_are_made),
 		cmocka_unit_test(a_stored_mask_is_not_made_again),
 		cmocka_unit_test(more_fields_than_a_batch_holds_are_refused),

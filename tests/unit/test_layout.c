@@ -57,7 +57,7 @@ static void fields_lie_in_order_each_aligned_and_lists_behind_them(void **state)
 	make_set(&fake);
 	assembly = compile(&fake, all_kinds, STK_ARRAY_SIZE(all_kinds));
 	assert_int_equal(stkd_assembly_nfields(assembly), STK_ARRAY_SIZE(all_kinds));
-	assert_int_equal(stkd_assembly_layout(assembly, 3, 12, &l), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, 3, 12, 0, &l), 0);
 	for (size_t i = 0; i < STK_ARRAY_SIZE(all_kinds); i++) {
 		assert_int_equal(l.fields[i].offset, (end + 255) / 256 * 256);
 		assert_int_equal(l.fields[i].size, sizes[i]);
@@ -70,7 +70,7 @@ static void fields_lie_in_order_each_aligned_and_lists_behind_them(void **state)
 	assert_int_equal(l.ids_off, (end + 255) / 256 * 256);
 	assert_int_equal(l.lengths_off, l.ids_off + 3 * 8);
 	assert_int_equal(l.size, l.lengths_off + 3 * 4);
-	assert_int_equal(stkd_assembly_layout(assembly, 3, 12, &again), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, 3, 12, 0, &again), 0);
 	assert_memory_equal(&l, &again, sizeof(l));
 	stkd_assembly_free(assembly);
 	fake_deinit(&fake);
@@ -85,11 +85,11 @@ static void a_layout_that_does_not_fit_64_bits_is_refused(void **state)
 	(void)state;
 	make_set(&fake);
 	assembly = compile(&fake, all_kinds, STK_ARRAY_SIZE(all_kinds));
-	assert_int_equal(stkd_assembly_layout(assembly, UINT32_MAX, UINT32_MAX, &l), -EOVERFLOW);
+	assert_int_equal(stkd_assembly_layout(assembly, UINT32_MAX, UINT32_MAX, 0, &l), -EOVERFLOW);
 	assert_int_equal(l.size, 77);
-	assert_int_equal(stkd_assembly_layout(assembly, UINT32_MAX, 1, &l), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, UINT32_MAX, 1, 0, &l), 0);
 	assert_int_equal(l.fields[0].size, UINT64_C(8) * UINT32_MAX);
-	assert_int_equal(stkd_assembly_layout(assembly, 0, 0, &l), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, 0, 0, 0, &l), 0);
 	assert_int_equal(l.extent_size, 0);
 	stkd_assembly_free(assembly);
 	fake_deinit(&fake);
@@ -108,10 +108,10 @@ static void sums_of_fields_are_checked_too(void **state)
 		huge[i] = (struct stk_spec_field){.name = (char *)"ids"};
 	assembly = compile(&fake, huge, STK_ARRAY_SIZE(huge));
 	/* Each field has 2^59 bytes; 32 of them do not fit. */
-	assert_int_equal(stkd_assembly_layout(assembly, 1u << 29, 1u << 28, &l), -EOVERFLOW);
+	assert_int_equal(stkd_assembly_layout(assembly, 1u << 29, 1u << 28, 0, &l), -EOVERFLOW);
 	stkd_assembly_free(assembly);
 	assembly = compile(&fake, huge, 16);
-	assert_int_equal(stkd_assembly_layout(assembly, 1u << 29, 1u << 28, &l), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, 1u << 29, 1u << 28, 0, &l), 0);
 	stkd_assembly_free(assembly);
 	fake_deinit(&fake);
 }

@@ -66,7 +66,7 @@ static void assemble(struct stk_spec_field *field, uint64_t epoch, struct batch 
 		b->ids[i] = (i * 17 + 3) % SAMPLES;
 	if (stkd_assembly_new(&spec, &fake.dataset, LONGEST, &assembly, &b->err) < 0)
 		fail_msg("%s", b->err.text);
-	assert_int_equal(stkd_assembly_layout(assembly, 7, 32, &b->layout), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, 7, 32, 0, &b->layout), 0);
 	b->slot = aligned_alloc(256, stk_align_up(b->layout.size, 256));
 	memset(b->slot, 0xAA, b->layout.size);
 	b->r = stkd_assembly_rows(assembly, &b->layout, &b->recipe, b->slot, 0, 4, &result,
@@ -346,7 +346,7 @@ static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
 	for (uint64_t i = 0; i < SAMPLES; i++)
 		ids[i] = i;
 	assert_int_equal(stkd_assembly_new(&spec, &fake.dataset, LONGEST, &assembly, &err), 0);
-	assert_int_equal(stkd_assembly_layout(assembly, SAMPLES, 32, &layout), 0);
+	assert_int_equal(stkd_assembly_layout(assembly, SAMPLES, 32, 0, &layout), 0);
 	slot = aligned_alloc(256, stk_align_up(layout.size, 256));
 	assert_int_equal(
 		stkd_assembly_rows(assembly, &layout, &recipe, slot, 0, SAMPLES, &result, &err), 0);

@@ -228,11 +228,13 @@ static int add_batch(struct benchlimit *limit, const struct stkd_step *step, uin
 		.rows = part.rows,
 		.rows_real = part.rows_real,
 		.width = step->width,
+		.width2 = step->width2,
 		.ids = limit->ids + *rows,
 	};
 	memcpy(batch->recipe.ids, part.ids, part.rows_real * sizeof(uint64_t));
 	*rows += part.rows_real;
-	if (stkd_assembly_layout(limit->assembly, part.rows, step->width, &batch->layout) < 0)
+	if (stkd_assembly_layout(limit->assembly, part.rows, step->width, step->width2,
+				 &batch->layout) < 0)
 		return 1;
 	for (uint32_t i = 0; i < limit->loop.nfields; i++)
 		batch->offsets[i] = batch->layout.fields[i].offset;
