@@ -19,11 +19,12 @@ static void add_up(struct lengths *lengths)
 		lengths->tokens += lengths->len[i];
 }
 
-int lengths_from_dataset(const char *path, const char *field, struct lengths *ret,
+int lengths_from_dataset(const char *path, const struct stk_spec *spec, struct lengths *ret,
 			 struct stk_err *err)
 {
 	struct lengths lengths = {0};
-	int r = stkd_dataset_open(path, field, NULL, NULL, &lengths.dataset, err);
+	int r = stkd_dataset_open_list(&path, 1, spec->length, spec->length2, NULL, NULL,
+				       &lengths.dataset, err);
 
 	if (r < 0)
 		return r;

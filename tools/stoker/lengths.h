@@ -17,8 +17,8 @@ struct lengths {
 	struct stkd_dataset *dataset; /* or this lends them */
 };
 
-/* @field: length field or NULL. */
-int lengths_from_dataset(const char *path, const char *field, struct lengths *ret,
+/* Of both length fields of the spec. */
+int lengths_from_dataset(const char *path, const struct stk_spec *spec, struct lengths *ret,
 			 struct stk_err *err);
 /* Of all datasets of a spec, and both its length fields. */
 int lengths_from_spec(const struct stk_spec *spec, struct lengths *ret, struct stk_err *err);

@@ -351,6 +351,15 @@ static const char *name_of(const struct options *o)
 	return o->path ? o->path : o->lengths ? o->lengths : o->spec;
 }
 
+static void print_class(uint32_t b, const struct stkd_class *c)
+{
+	printf("  class %" PRIu32 ": %" PRIu32 " rows, width %" PRIu32 "..%" PRIu32, b, c->rows,
+	       c->width_min, c->width_max);
+	if (c->edge2)
+		printf(", second width %" PRIu32 "..%" PRIu32, c->width2_min, c->width2_max);
+	putchar('\n');
+}
+
 static void print_text(const struct report *r, const uint32_t *percentiles)
 {
 	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
@@ -381,8 +390,7 @@ static void print_text(const struct report *r, const uint32_t *percentiles)
 		       100 * policy_padding(r->real, c->padded_tokens));
 	classes = stkd_plan_classes(r->plan, &nclasses);
 	for (uint32_t b = 0; b < nclasses; b++)
-		printf("  class %" PRIu32 ": %" PRIu32 " rows, width %" PRIu32 "..%" PRIu32 "\n", b,
-		       classes[b].rows, classes[b].width_min, classes[b].width_max);
+		print_class(b, &classes[b]);
 }
 
 static json_t *edges_json(const struct policy *p)
@@ -411,6 +419,21 @@ static json_t *policies_json(const struct report *r)
 	return list;
 }
 
+static json_t *class_json(const struct stkd_class *c)
+{
+	json_t *object = json_pack("{s:I, s:I, s:I, s:I, s:I}", "edge", (json_int_t)c->edge, "rows",
+				   (json_int_t)c->rows, "width_min", (json_int_t)c->width_min,
+				   "width_max", (json_int_t)c->width_max, "width_multiple",
+				   (json_int_t)c->width_multiple);
+
+	if (!c->edge2)
+		return object;
+	json_object_set_new(object, "edge2", json_integer(c->edge2));
+	json_object_set_new(object, "width2_min", json_integer(c->width2_min));
+	json_object_set_new(object, "width2_max", json_integer(c->width2_max));
+	return object;
+}
+
 static json_t *classes_json(const struct stkd_plan *plan)
 {
 	json_t *list = json_array();
@@ -418,12 +441,7 @@ static json_t *classes_json(const struct stkd_plan *plan)
 	const struct stkd_class *c = stkd_plan_classes(plan, &n);
 
 	for (uint32_t b = 0; b < n; b++)
-		json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:I, s:I}", "edge",
-						      (json_int_t)c[b].edge, "rows",
-						      (json_int_t)c[b].rows, "width_min",
-						      (json_int_t)c[b].width_min, "width_max",
-						      (json_int_t)c[b].width_max, "width_multiple",
-						      (json_int_t)c[b].width_multiple));
+		json_array_append_new(list, class_json(&c[b]));
 	return list;
 }
 
@@ -663,7 +681,7 @@ int stoker_plan(int argc, char **argv)
 	if (options.lengths)
 		r = lengths_from_file(options.lengths, &lengths, &err);
 	else
-		r = options.path ? lengths_from_dataset(options.path, spec->length, &lengths, &err)
+		r = options.path ? lengths_from_dataset(options.path, spec, &lengths, &err)
 				 : lengths_from_spec(spec, &lengths, &err);
 	if (r == 0)
 		r = run(&options, spec, &lengths, &err);
