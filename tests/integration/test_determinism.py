@@ -3,10 +3,11 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 
 import harness
-from harness import Case, need, program, random_lengths
+from harness import Case, ids_of, need, program, random_lengths
 
 
 class Cat(Case):
@@ -64,6 +65,21 @@ class Sequence(Cat):
         beside = self.all_ranks(d)
         self.assertEqual(beside, alone)
         self.assertEqual(len(other.receive(60)["entries"]), 3000)
+
+    def test_two_machines_share_out_one_order(self):
+        """Each with its own files, written last first, its own zone, language and number of workers."""
+        folder, keys = self.path("elsewhere"), ["rows=4", "buckets=4", "epochs=1", "seed=3"]
+        os.makedirs(folder)
+        for name in sorted(os.listdir(self.data), reverse=True):
+            shutil.copyfile(os.path.join(self.data, name), os.path.join(folder, name))
+        a = self.daemon(args=["--workers", "1"], env={"TZ": "Pacific/Apia", "LC_ALL": "C"})
+        b = self.daemon(args=["--workers", "16"], name="b", env={"TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8"})
+        seats = [(a, self.data, 0), (a, self.data, 1), (b, folder, 2), (b, folder, 3)]
+        entries = [self.attached(d, path, rank=rank, world=4, keys=keys).run(data=True) for d, path, rank in seats]
+        self.assertEqual(sorted(ids_of(sum(entries, []))), list(range(701)))
+        self.assertEqual(len({len(e) for e in entries}), 1, "equal steps on every rank")
+        twin = self.attached(b, folder, rank=0, world=4, keys=keys)
+        self.assertEqual(twin.run(data=True), entries[0])
 
     def test_another_seed_or_epoch_delivers_something_else(self):
         d = self.daemon()

@@ -160,6 +160,27 @@ static void seeds_epochs_and_datasets_are_unrelated(void **state)
 	}
 }
 
+static void no_two_seeds_and_epochs_begin_alike(void **state)
+{
+	static const uint64_t counts[] = {128, 129, 65536, 65537, UINT64_C(3000000000)};
+	enum { SEEDS = 4, EPOCHS = 8, FIRST = 100 };
+	static uint64_t begin[SEEDS * EPOCHS][FIRST];
+
+	(void)state;
+	for (size_t c = 0; c < STK_ARRAY_SIZE(counts); c++) {
+		for (unsigned k = 0; k < SEEDS * EPOCHS; k++) {
+			struct stkd_order order = full(counts[c], 1 + k / EPOCHS, k % EPOCHS);
+
+			for (uint64_t i = 0; i < FIRST; i++) {
+				begin[k][i] = stkd_order_at(&order, i);
+				assert_true(begin[k][i] < counts[c]);
+			}
+			for (unsigned other = 0; other < k; other++)
+				assert_memory_not_equal(begin[k], begin[other], sizeof(begin[k]));
+		}
+	}
+}
+
 static void samples_land_everywhere_alike(void **state)
 {
 	/* Sixteenth of the samples against sixteenth of the positions: 225 degrees of freedom. */
@@ -220,6 +241,7 @@ int main(void)
 		cmocka_unit_test(a_huge_n_stays_inside_and_distinct),
 		cmocka_unit_test(permutations_of_few_samples_are_all_reached_evenly),
 		cmocka_unit_test(seeds_epochs_and_datasets_are_unrelated),
+		cmocka_unit_test(no_two_seeds_and_epochs_begin_alike),
 		cmocka_unit_test(samples_land_everywhere_alike),
 		cmocka_unit_test(low_bits_of_neighbours_are_independent),
 		cmocka_unit_test(the_sequence_of_a_key_is_pinned),

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "daemon/assemble/kernels.h"
 #include "daemon/assemble/rows.h"
 
 #define WIDTH 200
@@ -84,6 +85,42 @@ static void every_row_is_its_values_and_padding_and_reads_nothing_behind_them(vo
 	}
 }
 
+/* Token ids as some vocabularies have them, at odd addresses, in every way a value is widened. */
+static void ids_above_32767_stay_positive(void **state)
+{
+	static const uint16_t ids[] = {0, 32767, 32768, 50256, 65535};
+	static _Alignas(64) uint8_t src[2 * 33 + 1];
+	int32_t i32[33];
+	int64_t i64[33];
+
+	(void)state;
+	for (size_t n = 1; n <= 33; n++) {
+		for (size_t odd = 0; odd < 2; odd++) {
+			for (size_t i = 0; i < n; i++)
+				memcpy(src + odd + 2 * i, &ids[(i + n) % 5], 2);
+			for (int way = 0; way < 2; way++) {
+				memset(i32, 0xAA, sizeof(i32));
+				memset(i64, 0xAA, sizeof(i64));
+				if (way) {
+					stkd_row_find(STK_DTYPE_U16, STK_DTYPE_I32)(i32, src + odd,
+										    n, n, 0);
+					stkd_row_find(STK_DTYPE_U16, STK_DTYPE_I64)(i64, src + odd,
+										    n, n, 0);
+				} else {
+					stkd_copy_find(STK_DTYPE_U16, STK_DTYPE_I32)(i32, src + odd,
+										     n);
+					stkd_copy_find(STK_DTYPE_U16, STK_DTYPE_I64)(i64, src + odd,
+										     n);
+				}
+				for (size_t i = 0; i < n; i++) {
+					assert_int_equal(i32[i], ids[(i + n) % 5]);
+					assert_int_equal(i64[i], ids[(i + n) % 5]);
+				}
+			}
+		}
+	}
+}
+
 static void only_casts_without_loss_have_a_row(void **state)
 {
 	(void)state;
@@ -103,6 +140,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_row_is_its_values_and_padding_and_reads_nothing_behind_them),
+		cmocka_unit_test(ids_above_32767_stay_positive),
 		cmocka_unit_test(only_casts_without_loss_have_a_row),
 	};
 
