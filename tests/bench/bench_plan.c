@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "daemon/plan/order.h"
 #include "daemon/plan/plan.h"
 
 enum { RUNS = 3 };
@@ -164,6 +165,50 @@ static void bench_resume(const char *name, const struct stk_spec *spec,
 	stkd_plan_free(plan);
 }
 
+/*
+ * With so many samples behind the oldest waiting one: it alone is long, in the middle of the order.
+ * Changes the lengths.
+ */
+static void bench_behind(enum stk_order order, uint32_t *len, uint64_t n, uint64_t behind)
+{
+	struct stkd_lengths lengths = {.len = len, .count = n};
+	struct stk_spec spec = spec_of(8, 32);
+	uint8_t cursor[STK_SHM_CURSOR_MAX];
+	double least = 1e9, most = 0;
+	struct stkd_order arrivals;
+	struct stkd_plan *plan;
+	struct stkd_iter *iter;
+	size_t size;
+
+	spec.order = order;
+	stkd_order_init(&arrivals, order, n, spec.seed, 0, 0);
+	for (uint64_t i = 0; i < n; i++)
+		len[i] = len[i] > 1792 ? 1792 : len[i];
+	len[stkd_order_at(&arrivals, n / 2)] = 2048;
+	for (spec.nedges = 0; spec.nedges < 8; spec.nedges++)
+		spec.edges[spec.nedges] = 256 * ((uint32_t)spec.nedges + 1);
+	plan = plan_of(&spec, &lengths, 8);
+	iter = iter_of(plan, NULL, 0);
+	behind = walk(iter, n / 2 + behind) - n / 2;
+	size = stkd_iter_cursor(iter, cursor);
+	stkd_iter_free(iter);
+	for (int run = 0; run < RUNS; run++) {
+		struct stkd_step step;
+		double start = now_s();
+
+		iter = iter_of(plan, cursor, size);
+		stkd_iter_next(iter, &step);
+		start = now_s() - start;
+		least = start < least ? start : least;
+		most = start > most ? start : most;
+		stkd_iter_free(iter);
+	}
+	printf("order %s, %" PRIu64
+	       " behind the oldest waiting one: %.2f to %.2f ms to the next step\n",
+	       order == STK_ORDER_FULL ? "full" : "none", behind, least * 1e3, most * 1e3);
+	stkd_plan_free(plan);
+}
+
 /* What each rank's daemon does: plan all steps, cut out one part. */
 static void bench_worlds(const struct stkd_lengths *lengths)
 {
@@ -248,6 +293,9 @@ int main(int argc, char **argv)
 	bench_worlds(&lengths);
 	if (argc < 3)
 		bench_largest(&fewer);
+	bench_behind(STK_ORDER_NONE, len, n, 1000000);
+	fill_lengths(len, n);
+	bench_behind(STK_ORDER_FULL, len, n, 1000000);
 	free(len);
 	return 0;
 }
