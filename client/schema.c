@@ -139,9 +139,12 @@ int stk__schema_new(const char *text, size_t size, uint32_t nfields, uint32_t nc
 	if (!schema)
 		return stk_err_set(err, -ENOMEM, "schema: no memory");
 	schema->refs = 1;
-	schema->text = strndup(text, size);
+	/* Not strndup(): the text may end with its page, and nothing ends the text. */
+	schema->text = malloc(size + 1);
 	if (!schema->text)
 		return stk_err_set(err, -ENOMEM, "schema: no memory for %zu bytes", size);
+	memcpy(schema->text, text, size);
+	schema->text[size] = '\0';
 	schema->root = json_loads(schema->text, JSON_REJECT_DUPLICATES, &error);
 	if (!json_is_object(schema->root))
 		return stk_err_set(err, -EPROTO, "schema: not a JSON object: %s",
