@@ -71,8 +71,8 @@ void stkd_fit_put(struct stkd_fit *fit, uint32_t *next, uint32_t row, uint32_t f
 		set_bit(fit, free);
 }
 
-/* The first bit from v on: up until a word has one, then down again. */
-static uint32_t find_bit(const struct stkd_fit *fit, uint32_t v)
+/* Up until a word has one, then down again. */
+uint32_t stkd_fit_find(const struct stkd_fit *fit, uint32_t v)
 {
 	unsigned level = 0;
 	uint64_t word;
@@ -93,7 +93,7 @@ static uint32_t find_bit(const struct stkd_fit *fit, uint32_t v)
 uint32_t stkd_fit_take(struct stkd_fit *fit, const uint32_t *next, uint32_t need,
 		       uint32_t *ret_free)
 {
-	uint32_t free = find_bit(fit, need), row;
+	uint32_t free = stkd_fit_find(fit, need), row;
 
 	if (free == STKD_FIT_NONE)
 		return STKD_FIT_NONE;

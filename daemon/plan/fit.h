@@ -27,6 +27,9 @@ void stkd_fit_deinit(struct stkd_fit *fit);
 /* @next: of all rows, the caller's: who has as much free and came before (1 + row, or 0). */
 void stkd_fit_put(struct stkd_fit *fit, uint32_t *next, uint32_t row, uint32_t free);
 
+/* The least number of free tokens, at least @need, that a row has. STKD_FIT_NONE: none has. */
+uint32_t stkd_fit_find(const struct stkd_fit *fit, uint32_t need);
+
 /* Takes out the row with the least free tokens that are at least @need, of several the newest; its
  * free tokens go to @ret_free. STKD_FIT_NONE: there is none. */
 uint32_t stkd_fit_take(struct stkd_fit *fit, const uint32_t *next, uint32_t need,

@@ -13,7 +13,9 @@
 #include "daemon/plan/fit.h"
 
 #define ROOM_MIN   ((size_t)64)
-#define WIDE_MIN   128 /* rows of a window that may be one more for the sake of evenness */
+#define LOOKS      16   /* lengths that are tried to fill a row */
+#define LOOK_MAX   4096 /* segments of a window that is packed again, looking ahead */
+#define WIDE_MIN   128  /* rows of a window that may be one more for the sake of evenness */
 #define DIGIT_BITS 12
 #define DIGITS     (1u << DIGIT_BITS)
 
@@ -235,6 +237,81 @@ static void best_fit_over(struct stkd_packer *p, uint32_t nbins)
 	}
 }
 
+/*
+ * Of the lengths that fit into `gap`, the one that fills it best, alone or with another one. Keys of
+ * the index are what a segment leaves of a whole row. STKD_FIT_NONE: none fits.
+ */
+static uint32_t find_filler(const struct stkd_packer *p, uint32_t gap, bool pairs)
+{
+	uint32_t capacity = p->limits.capacity, most = 0;
+	uint32_t key = stkd_fit_find(&p->fit, capacity - gap), best = key;
+
+	for (int i = 0; pairs && i < LOOKS && key != STKD_FIT_NONE && most < gap; i++) {
+		uint32_t sum = capacity - key, from = capacity - (gap - sum), second;
+
+		/* The other one is as long where there are two, or shorter. */
+		from = STK_MAX(from, key + !p->scratch[p->fit.newest[key] - 1]);
+		second = stkd_fit_find(&p->fit, from);
+		if (second != STKD_FIT_NONE)
+			sum += capacity - second;
+		if (sum > most) {
+			best = key;
+			most = sum;
+		}
+		key = stkd_fit_find(&p->fit, key + 1);
+	}
+	return best;
+}
+
+/* One row: the longest segment that is left, then what fills it best. */
+static void fill_row(struct stkd_packer *p, uint32_t b)
+{
+	uint32_t capacity = p->limits.capacity, key = 0;
+	struct bin *bin = &p->bins[b];
+
+	*bin = (struct bin){.free = capacity};
+	do {
+		uint32_t k = stkd_fit_take(&p->fit, p->scratch, key, &key);
+
+		p->bin_of[k] = b;
+		bin->free -= capacity - key;
+		bin->count++;
+		if (bin->count == p->limits.segments_max)
+			break;
+		key = find_filler(p, bin->free, bin->count + 1 < p->limits.segments_max);
+	} while (key != STKD_FIT_NONE);
+}
+
+/* Row by row into fewer than nbins rows. False: it takes as many. */
+static bool fill_rows(struct stkd_packer *p, uint32_t nbins)
+{
+	uint32_t capacity = p->limits.capacity;
+	bool done;
+
+	/* Backwards, so that of equal ones the first to arrive is the newest. */
+	for (size_t i = p->n; i-- > 0;)
+		stkd_fit_put(&p->fit, p->scratch, p->order[i], capacity - p->need[p->order[i]]);
+	for (p->nbins = 0; p->nbins + 1 < nbins; p->nbins++) {
+		if (stkd_fit_find(&p->fit, 0) == STKD_FIT_NONE)
+			break;
+		fill_row(p, p->nbins);
+	}
+	done = stkd_fit_find(&p->fit, 0) == STKD_FIT_NONE;
+	for (size_t i = 0; !done && i < p->n; i++)
+		stkd_fit_forget(&p->fit, capacity - p->need[i]);
+	return done;
+}
+
+/* No packing takes fewer rows: their tokens fill as many. */
+static uint64_t least_rows(const struct stkd_packer *p)
+{
+	uint64_t tokens = 0;
+
+	for (size_t i = 0; i < p->n; i++)
+		tokens += p->need[i];
+	return (tokens + p->limits.capacity - 1) / p->limits.capacity;
+}
+
 int stkd_packer_rows(struct stkd_packer *p, enum stkd_spread spread, uint64_t already,
 		     uint64_t multiple, uint32_t *ret_rows)
 {
@@ -243,6 +320,10 @@ int stkd_packer_rows(struct stkd_packer *p, enum stkd_spread spread, uint64_t al
 	sort_window(p);
 	best_fit(p);
 	rows = p->nbins;
+	/* Of more segments best fit loses less, and looking ahead takes its time. */
+	if (spread == STKD_SPREAD_NONE && p->n <= LOOK_MAX && rows > least_rows(p) &&
+	    !fill_rows(p, (uint32_t)rows))
+		best_fit(p);
 	if (spread != STKD_SPREAD_NONE && rows) {
 		/* Every row gets a segment. */
 		wide = rows + (multiple - (already + rows) % multiple) % multiple;

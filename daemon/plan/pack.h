@@ -33,7 +33,10 @@ int stkd_packer_add(struct stkd_packer *packer, const struct stk_segment *segmen
  * @multiple: of rows, with @already of them before this window; as many more as are missing are
  *            made by spreading wider. 1: no such wish.
  *
- * Best fit, longest first; ties go to the earlier arrival, and to the newest row. Spreading over
+ * Best fit, longest first; ties go to the earlier arrival, and to the newest row. Of a window that is
+ * not too large, where there might be fewer rows, they are also filled one by one: the longest segment
+ * that is left, then time and again the one that fills the rest best, alone or with another one, of
+ * the 16 longest lengths that fit; where that takes fewer rows, it is these. Spreading over
  * so many rows may fail by the limits; then the rows are those of best fit, taken apart. Their number follows
  * from the lengths alone, whatever their order.
  *

@@ -105,9 +105,82 @@ static void fit_slowly(const uint32_t *len, uint32_t n, uint32_t capacity, uint3
 	}
 }
 
+/* The longest length up to `most` of which so many are left; 0: none. */
+static uint32_t longest_left(const uint32_t *len, const bool *done, uint32_t n, uint32_t most,
+			     uint32_t twice)
+{
+	uint32_t longest = 0, count = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (done[i] || len[i] > most || len[i] < longest)
+			continue;
+		count = len[i] == longest ? count + 1 : 1;
+		longest = len[i];
+	}
+	if (longest && longest == twice && count < 2)
+		return longest_left(len, done, n, longest - 1, 0);
+	return longest;
+}
+
+/* Of the 16 longest lengths that fit the one that, with another one or alone, fills the gap best. */
+static uint32_t filler_slowly(const uint32_t *len, const bool *done, uint32_t n, uint32_t gap)
+{
+	uint32_t one = longest_left(len, done, n, gap, 0), best = one, most = 0;
+
+	for (int i = 0; i < 16 && one; i++) {
+		uint32_t rest = gap - one < one ? gap - one : one;
+		uint32_t sum = one + longest_left(len, done, n, rest, one);
+
+		if (sum > most) {
+			most = sum;
+			best = one;
+		}
+		one = longest_left(len, done, n, one - 1, 0);
+	}
+	return best;
+}
+
+/* Row by row. Returns how many, up to `most`. */
+static uint32_t fill_slowly(const uint32_t *len, uint32_t n, uint32_t capacity, uint32_t most,
+			    uint32_t *row_of)
+{
+	bool done[FIT_N] = {false};
+	uint32_t row = 0;
+
+	for (; row < most && longest_left(len, done, n, capacity, 0); row++) {
+		uint32_t gap = capacity, one = longest_left(len, done, n, gap, 0);
+
+		for (; one; one = filler_slowly(len, done, n, gap)) {
+			uint32_t k = 0;
+
+			while (done[k] || len[k] != one)
+				k++;
+			done[k] = true;
+			row_of[k] = row;
+			gap -= one;
+		}
+	}
+	return row;
+}
+
+/* The better of both ways; best fit where they are alike. True: it is not best fit. */
+static bool pack_slowly(const uint32_t *len, uint32_t n, uint32_t capacity, uint32_t *row_of)
+{
+	uint32_t ahead[FIT_N], nrows = 0;
+
+	fit_slowly(len, n, capacity, row_of);
+	for (uint32_t i = 0; i < n; i++)
+		nrows = row_of[i] >= nrows ? row_of[i] + 1 : nrows;
+	if (fill_slowly(len, n, capacity, nrows, ahead) == nrows)
+		return false;
+	memcpy(row_of, ahead, n * sizeof(*row_of));
+	return true;
+}
+
 static void rows_are_those_that_trying_all_would_give(void **state)
 {
 	static const uint32_t capacities[] = {1, 7, 63, 64, 65, 500, 4096, 5000, 300000};
+	unsigned better = 0;
 	uint64_t seed = 12;
 
 	(void)state;
@@ -126,7 +199,7 @@ static void rows_are_those_that_trying_all_would_give(void **state)
 			segment.length = len[i];
 			assert_int_equal(stkd_packer_add(packer, &segment), 0);
 		}
-		fit_slowly(len, n, capacity, row_of);
+		better += pack_slowly(len, n, capacity, row_of);
 		assert_int_equal(stkd_packer_rows(packer, STKD_SPREAD_NONE, 0, 1, &nrows), 0);
 		assert_int_equal(stkd_packer_take(packer, 0, &rows), 0);
 		assert_int_equal(rows.n, nrows);
@@ -145,6 +218,7 @@ static void rows_are_those_that_trying_all_would_give(void **state)
 		stkd_rows_deinit(&rows);
 		stkd_packer_free(packer);
 	}
+	assert_in_range(better, 1, 10 * STK_ARRAY_SIZE(capacities) - 1);
 }
 
 static void a_window_is_closed_at_its_end(void **state)
@@ -704,9 +778,9 @@ static void sequences_are_the_same_on_every_machine(void **state)
 		uint32_t rows, tokens, window;
 		bool flat;
 	} cases[] = {
-		{"pack", UINT64_C(0x9d83b434cd33f43b), STK_GROUP_PACK, STK_BALANCE_NONE, 4, 0, 300,
+		{"pack", UINT64_C(0xf70daec1ca6b63a4), STK_GROUP_PACK, STK_BALANCE_NONE, 4, 0, 300,
 		 false},
-		{"balanced", UINT64_C(0x6da5286199f0070c), STK_GROUP_PACK, STK_BALANCE_COST, 4, 0,
+		{"balanced", UINT64_C(0x1f6b75a83d7a8b46), STK_GROUP_PACK, STK_BALANCE_COST, 4, 0,
 		 300, false},
 		{"flat", UINT64_C(0xed52fe5db7a4f8a9), STK_GROUP_PACK, STK_BALANCE_COST, 0, 4096,
 		 1000, true},
@@ -795,10 +869,12 @@ static void real_samples_pack_as_tightly_as_best_fit_can(void **state)
 	assert_true(rows_of_epoch(plan) <= 4673);
 	stkd_plan_free(plan);
 	spec.window = 1024;
-	plan = make_plan(&spec, len, n, 1);
-	/* 99.2 % of the tokens that its rows have room for. */
-	assert_true(rows_of_epoch(plan) * 2048 * 992 <= UINT64_C(9521300) * 1000);
-	stkd_plan_free(plan);
+	for (spec.seed = 0; spec.seed < 30; spec.seed++) {
+		plan = make_plan(&spec, len, n, 1);
+		/* 99.2 % of the tokens that its rows have room for. */
+		assert_true(rows_of_epoch(plan) * 2048 * 992 <= UINT64_C(9521300) * 1000);
+		stkd_plan_free(plan);
+	}
 	free(len);
 }
 
