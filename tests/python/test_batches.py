@@ -283,9 +283,11 @@ class Lifetime(LoaderCase):
         gc.collect()
         self.assertLess(abs(len(gc.get_objects()) - objects), 20)
         after = harness.footprint(os.getpid())
+        self.assertEqual(after["fds"], before["fds"])
         if not harness.is_sanitized(os.getpid()):  # it keeps what was freed for a while
             self.assertLess(after["rss_kb"] - before["rss_kb"], 1024)
-        self.assertEqual((after["fds"], after["maps"]), (before["fds"], before["maps"]))
+            self.assertEqual(after["maps"], before["maps"])
+        self.assertLess(after["maps"] - before["maps"], 100)  # a mapping for each batch would be thousands
 
 
 if __name__ == "__main__":
