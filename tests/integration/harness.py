@@ -213,9 +213,9 @@ def cpu_ticks(pid):
 
 
 def read_line(pipe, seconds, what):
-    """One line of a raw pipe, or AssertionError."""
-    line, deadline = bytearray(), time.monotonic() + seconds
-    while not line.endswith(b"\n"):
+    """One line of a raw pipe, or AssertionError. What came behind it stays for the next call."""
+    line, deadline = bytearray(getattr(pipe, "rest", b"")), time.monotonic() + seconds
+    while b"\n" not in line:
         ready, _, _ = select.select([pipe], [], [], max(0, deadline - time.monotonic()))
         if not ready:
             raise AssertionError("%s said nothing for %s s" % (what, seconds))
@@ -223,7 +223,9 @@ def read_line(pipe, seconds, what):
         if not data:
             raise AssertionError("%s ended; it said %r" % (what, bytes(line)))
         line += data
-    return line.decode()
+    end = line.index(b"\n") + 1
+    pipe.rest = bytes(line[end:])
+    return line[:end].decode()
 
 
 class Daemon:

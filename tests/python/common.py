@@ -40,6 +40,7 @@ class Script:
     def end(self, seconds=SLOW):
         """(exit status, stdout, stderr)"""
         out, err = self.process.communicate(timeout=seconds)
+        out = getattr(self.process.stdout, "rest", b"") + out
         return self.process.returncode, out.decode(), err.decode()
 
     def cleanup(self):
