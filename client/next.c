@@ -74,12 +74,8 @@ static void count_batch(struct stk_shm_seat *seat)
 static void remember(struct stk_client *c, const struct stk_batch *batch)
 {
 	const struct stk_shm_desc *d = &batch->desc;
-	struct stk_state_header header = c->session->state;
 
-	header.cursor_size = d->cursor_size;
-	memcpy(c->state, &header, sizeof(header));
-	memcpy(c->state + sizeof(header), d->cursor, d->cursor_size);
-	c->state_size = sizeof(header) + d->cursor_size;
+	stk__client_set_state(c, d->cursor, d->cursor_size);
 	c->last = (struct stk__position){
 		.valid = true, .epoch = d->epoch, .step = d->step, .micro = d->micro};
 }
@@ -304,15 +300,15 @@ static bool spin(struct stk_client *c, int64_t deadline_ns)
 }
 
 /*
- * The ring was empty. A connection that is gone is looked at before the ring is looked at again, so
- * that what was published before the end is still returned.
+ * The ring was empty. Who is woken by a batch takes it at once; the connection is looked at when there
+ * is none.
  */
 static int wait_next(struct stk_client *c, int64_t deadline_ns, struct stk_batch **ret)
 {
 	int r = NOTHING;
 
 	while (r == NOTHING) {
-		bool gone, late;
+		bool gone = false, late;
 
 		if (!c->session) {
 			r = stk__client_reattach(c);
@@ -326,8 +322,12 @@ static int wait_next(struct stk_client *c, int64_t deadline_ns, struct stk_batch
 			begin_wait(c);
 			park(c->session, deadline_ns);
 		}
-		gone = stk__hung_up(c->session->sock);
 		r = take(c, ret);
+		if (r == NOTHING) {
+			/* Looked at before the ring is once more: what came before the end counts. */
+			gone = stk__hung_up(c->session->sock);
+			r = take(c, ret);
+		}
 		if (r == NOTHING && gone) {
 			stk__client_lost(c);
 			continue;

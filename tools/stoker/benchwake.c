@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/stoker/benchwake.h"
 
+#include <errno.h>
 #include <linux/futex.h>
-#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 struct pair {
-	_Atomic uint32_t word; /* counts turns; odd: the other thread's */
+	_Atomic uint32_t word; /* counts turns; odd: the child's */
 	uint64_t woken_ns;     /* when the turn was given; ordered by the word */
 	unsigned rounds;
-	struct benchtimes there; /* of the other thread */
+	struct benchtimes there; /* of the child */
 };
 
 static uint64_t now_ns(void)
@@ -30,40 +35,63 @@ static void give(struct pair *pair, uint32_t turn)
 	syscall(SYS_futex, &pair->word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* Sleeps until the turn is given. */
-static void take(struct pair *pair, uint32_t turn, struct benchtimes *times)
+/* Sleeps until the turn is given. False: a second went by without it. */
+static bool take(struct pair *pair, uint32_t turn, struct benchtimes *times)
 {
+	const struct timespec second = {.tv_sec = 1};
+
 	while (atomic_load_explicit(&pair->word, memory_order_acquire) != turn)
-		syscall(SYS_futex, &pair->word, FUTEX_WAIT, turn - 1, NULL, NULL, 0);
+		if (syscall(SYS_futex, &pair->word, FUTEX_WAIT, turn - 1, &second, NULL, 0) < 0 &&
+		    errno == ETIMEDOUT)
+			return false;
 	benchtimes_add(times, now_ns() - pair->woken_ns);
+	return true;
 }
 
-static void *answer(void *arg)
+static void answer(struct pair *pair)
 {
-	struct pair *pair = arg;
-
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (uint32_t i = 0; i < pair->rounds; i++) {
-		take(pair, 2 * i + 1, &pair->there);
+		if (!take(pair, 2 * i + 1, &pair->there))
+			_exit(1);
 		give(pair, 2 * i + 2);
 	}
-	return NULL;
+	_exit(0);
+}
+
+static int ask(struct pair *pair, struct benchtimes *times)
+{
+	pid_t child = fork();
+	int r = 0;
+
+	if (child < 0)
+		return -errno;
+	if (child == 0)
+		answer(pair);
+	for (uint32_t i = 0; i < pair->rounds && r == 0; i++) {
+		give(pair, 2 * i + 1);
+		if (!take(pair, 2 * i + 2, times))
+			r = -ETIMEDOUT;
+	}
+	if (r < 0)
+		kill(child, SIGKILL);
+	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+		;
+	if (r == 0)
+		benchtimes_merge(times, &pair->there);
+	return r;
 }
 
 int benchwake_measure(unsigned rounds, struct benchtimes *times)
 {
-	static struct pair pair; /* too large for a stack; one measurement at a time */
-	pthread_t thread;
+	struct pair *pair = mmap(NULL, sizeof(*pair), PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	int r;
 
-	pair = (struct pair){.rounds = rounds};
-	r = pthread_create(&thread, NULL, answer, &pair);
-	if (r)
-		return -r;
-	for (uint32_t i = 0; i < rounds; i++) {
-		give(&pair, 2 * i + 1);
-		take(&pair, 2 * i + 2, times);
-	}
-	pthread_join(thread, NULL);
-	benchtimes_merge(times, &pair.there);
-	return 0;
+	if (pair == MAP_FAILED)
+		return -errno;
+	pair->rounds = rounds;
+	r = ask(pair, times);
+	munmap(pair, sizeof(*pair));
+	return r;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What waking somebody costs on this machine: two threads and one futex word. A yardstick for how
- * late a consumer of an empty ring wakes. Threads of its own, joined before it returns.
+ * What waking somebody costs on this machine: two processes and one futex word that they share, as
+ * a daemon and its trainer do. A yardstick for how late a consumer of an empty ring wakes. A child of
+ * its own, gone before it returns.
  */
 #ifndef STOKER_BENCHWAKE_H
 #define STOKER_BENCHWAKE_H
