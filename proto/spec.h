@@ -118,6 +118,7 @@ struct stk_spec {
 	int tail;              /* enum stk_tail */
 	int on_bad_sample;     /* enum stk_on_bad */
 	uint32_t prefetch;     /* slots per feed */
+	uint32_t weight;       /* share of a feed in the workers, at least 1 */
 	uint32_t window;       /* pack: samples that are packed together, 0: a whole epoch */
 	uint32_t segments_max; /* pack: segments of a row, 0: no limit */
 	uint32_t align;        /* pack: segments begin at multiples of it */

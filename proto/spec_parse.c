@@ -245,6 +245,8 @@ static const struct stk_key keys[] = {
 	       "take a state of other data or another spec: go on where it fits, else begin its epoch again"),
 	NUMBER(prefetch, STK_KEY_U32, "8", 2, 1024, "batches", 0,
 	       "batches made ahead for each rank"),
+	NUMBER(weight, STK_KEY_U32, "1", 1, 1000, NULL, 0,
+	       "share of each rank in the workers while several want them: one of weight 3 gets three times the bytes of one of weight 1; an attach to the system daemon may lower what is configured (1 for a path), not raise it"),
 	CHOICE(lock, NULL, need_names, 0,
 	       "lock batch memory in RAM; left out: the daemon's"),
 	CHOICE(numa, NULL, need_names, 0,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The worker pool: its lock guards the queue and the counters of every task in it. Owners wait in a
- * list of turns; each is stood for by the first of its tasks, so that nothing is allocated here.
+ * The worker pool: its lock guards shares, and the counters of every task in them. Shares with
+ * something to claim wait in a list of turns, those first that have taken least by their weight
+ * (start-time fair queueing). Shares and tasks are their owners' memory: nothing is allocated here.
  */
 #include "daemon/assemble/pool.h"
 
@@ -13,11 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a claim, and the end of a batch, take beside the bytes. */
+#define CLAIM_BYTES 4096
+
 struct stkd_pool {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	struct stkd_task *turns, *last_turn; /* first task of each owner that has unclaimed rows */
-	unsigned idle;                       /* workers that sleep */
+	struct stkd_share *turns, *last_turn; /* those with unclaimed rows, least taken first */
+	uint64_t
+		now; /* what the share that had the last turn had taken before: where others begin */
+	unsigned idle; /* workers that sleep */
 	bool stop;
 	bool pinned;
 	cpu_set_t cpus;
@@ -27,41 +33,49 @@ struct stkd_pool {
 	pthread_t threads[];
 };
 
-static void push_turn(struct stkd_pool *pool, struct stkd_task *first)
+/* Behind those that have taken as much: equals take turns. */
+static void push_turn(struct stkd_pool *pool, struct stkd_share *share)
 {
-	first->turn = NULL;
-	if (pool->turns)
-		pool->last_turn->turn = first;
-	else
-		pool->turns = first;
-	pool->last_turn = first;
+	struct stkd_share **at = &pool->turns;
+
+	if (pool->turns && pool->last_turn->taken <= share->taken)
+		at = &pool->last_turn->turn;
+	while (*at && (*at)->taken <= share->taken)
+		at = &(*at)->turn;
+	share->turn = *at;
+	*at = share;
+	if (!share->turn)
+		pool->last_turn = share;
 }
 
-static struct stkd_task *pop_turn(struct stkd_pool *pool)
+/* What a share did not take while it had nothing to do is gone: it begins where the others are. */
+static void begin_turns(struct stkd_pool *pool, struct stkd_share *share)
 {
-	struct stkd_task *first = pool->turns;
-
-	if (first)
-		pool->turns = first->turn;
-	return first;
+	if (!pool->turns)
+		pool->now = STK_MAX(pool->now, share->taken);
+	share->taken = STK_MAX(pool->now, share->taken);
+	push_turn(pool, share);
 }
 
-/* Takes a range of the owner whose turn it is; that owner then waits for its next turn. */
+/* Takes a range of the share whose turn it is; that share then waits for its next turn. */
 static struct stkd_task *claim(struct stkd_pool *pool, uint32_t *ret_first, uint32_t *ret_n)
 {
-	struct stkd_task *task = pop_turn(pool);
+	struct stkd_share *share = pool->turns;
+	struct stkd_task *task;
 
-	if (!task)
+	if (!share)
 		return NULL;
+	pool->turns = share->turn;
+	task = share->first;
 	*ret_first = task->claimed;
 	*ret_n = STK_MIN(task->range_rows, task->nrows - task->claimed);
 	task->claimed += *ret_n;
-	if (task->claimed < task->nrows) {
-		push_turn(pool, task);
-	} else if (task->next) {
-		task->next->last = task->last;
-		push_turn(pool, task->next);
-	}
+	pool->now = share->taken;
+	share->taken += (CLAIM_BYTES + *ret_n * task->row_bytes) / share->weight;
+	if (task->claimed == task->nrows)
+		share->first = task->next;
+	if (share->first)
+		push_turn(pool, share);
 	return task;
 }
 
@@ -206,22 +220,19 @@ static void wake_workers(struct stkd_pool *pool, uint64_t ranges)
 
 void stkd_pool_submit(struct stkd_pool *pool, struct stkd_task *task)
 {
-	struct stkd_task *first;
+	struct stkd_share *share = task->share;
 
-	assert(task->range_rows > 0);
+	assert(task->range_rows > 0 && share->weight > 0);
 	task->next = NULL;
-	task->last = task;
 	task->claimed = task->finished = 0;
 	pthread_mutex_lock(&pool->lock);
-	first = pool->turns;
-	while (first && first->owner != task->owner)
-		first = first->turn;
-	if (first) {
-		first->last->next = task;
-		first->last = task;
+	if (share->first) {
+		share->last->next = task;
 	} else {
-		push_turn(pool, task);
+		share->first = task;
+		begin_turns(pool, share);
 	}
+	share->last = task;
 	wake_workers(pool, STK_MAX((uint64_t)task->nrows / task->range_rows, 1));
 	pthread_mutex_unlock(&pool->lock);
 }

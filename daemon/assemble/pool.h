@@ -2,7 +2,8 @@
 /*
  * The worker pool of one NUMA node: threads pinned to its cores. A task is a bag of rows; workers
  * claim ranges under the pool's lock (one claim per range, none per row), the last to finish calls
- * done(). Tasks of one owner start in order; owners take turns, range by range. Idle workers sleep.
+ * done(). Tasks of one share start in order; shares take turns, range by range, so that each gets
+ * bytes by its weight. Idle workers sleep.
  */
 #ifndef STKD_POOL_H
 #define STKD_POOL_H
@@ -11,18 +12,30 @@
 
 #include "proto/err.h"
 
+/*
+ * Whose tasks these are, and how much they get beside those of others. Its owner's memory, from the
+ * first submit until the last task has run; zeroed but for the weight.
+ */
+struct stkd_share {
+	uint32_t
+		weight; /* at least 1; twice the weight gets twice the bytes while both want some */
+	/* The pool's. */
+	uint64_t taken;                 /* so far, by weight; compared with that of others */
+	struct stkd_task *first, *last; /* of those with unclaimed rows */
+	struct stkd_share *turn;        /* whose turn is after this one's */
+};
+
 struct stkd_task {
 	/* Set by the owner before submit. */
 	uint32_t nrows;      /* 0: done() runs at once on a worker */
 	uint32_t range_rows; /* rows per claim, at least 1 */
+	uint64_t row_bytes;  /* that one row writes: what it costs */
 	void (*run)(struct stkd_task *task, uint32_t first, uint32_t n);
 	/* Runs on the worker that finished the last range; may submit more tasks, may free this one. */
 	void (*done)(struct stkd_task *task);
-	const void *owner; /* whose turn it is; only compared. NULL is an owner like any other */
+	struct stkd_share *share;
 	/* The pool's. */
-	struct stkd_task *next; /* of the same owner */
-	struct stkd_task *last; /* first task of an owner: that owner's last one */
-	struct stkd_task *turn; /* first task of an owner: first task of the next owner */
+	struct stkd_task *next; /* of the same share */
 	uint32_t claimed, finished;
 };
 

@@ -186,6 +186,10 @@ static int resolve_spec(struct stkd_conn *conn, const json_t *parameters,
 		r = read_edges(conn, attach->spec, err);
 	if (r < 0)
 		return r;
+	/* Of other people's jobs in one daemon none makes itself more important than it is meant to be. */
+	if (!conn->server->private_mode)
+		attach->spec->weight =
+			STK_MIN(attach->spec->weight, base ? base->weight : UINT32_C(1));
 	attach->stream = stream;
 	if (base)
 		return 0;

@@ -24,6 +24,7 @@ struct stkd_feed *stkd_feed_alloc(const struct stkd_feed_params *params)
 	pthread_mutex_init(&feed->lock, NULL);
 	feed->stream = stkd_stream_ref(params->stream);
 	feed->pool = params->pool;
+	feed->share.weight = feed->planner_share.weight = params->stream->spec->weight;
 	feed->rank = params->rank;
 	feed->replicas = params->replicas;
 	feed->nslots = params->nslots;

@@ -58,6 +58,7 @@ struct stkd_feed {
 	pthread_mutex_t lock;
 	struct stkd_stream *stream;
 	struct stkd_pool *pool;
+	struct stkd_share share, planner_share; /* planning does not wait behind rows of its own */
 	uint32_t rank, replicas;
 	enum stkd_feed_state state;
 	struct stkd_memfile control, slots;

@@ -431,8 +431,9 @@ static void submit_flight(struct stkd_feed *feed, struct stkd_flight *f, uint32_
 	atomic_store_explicit(&f->failed, 0, memory_order_relaxed);
 	feed->slot[slot].state = STKD_SLOT_FILLING;
 	feed->queue[(feed->queue_head + feed->queue_len++) % feed->nslots] = f;
-	f->task.owner = feed;
+	f->task.share = &feed->share;
 	f->task.nrows = f->recipe.rows;
+	f->task.row_bytes = row_bytes;
 	f->task.range_rows = (uint32_t)STK_MAX(RANGE_BYTES / row_bytes, 1);
 	stkd_feed_ref(feed);
 	stkd_pool_submit(feed->pool, &f->task);
@@ -513,8 +514,8 @@ void stkd_feed_go_on(struct stkd_feed *feed)
 	    !free_flight(feed) || find_slot(feed) < 0)
 		return;
 	feed->planner_waits = true;
-	feed->planner =
-		(struct stkd_task){.range_rows = 1, .done = planner_done, .owner = &feed->planner};
+	feed->planner = (struct stkd_task){
+		.range_rows = 1, .done = planner_done, .share = &feed->planner_share};
 	stkd_feed_ref(feed);
 	stkd_pool_submit(feed->pool, &feed->planner);
 }

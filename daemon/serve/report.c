@@ -112,13 +112,14 @@ static json_t *queue_json(const struct stkd_job *job, struct stkd_job_feed *jf)
 		if (seats[i].taken)
 			json_array_append_new(list, seat_json(i, &seats[i]));
 	return json_pack(
-		"{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:o}",
+		"{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:o, s:I}",
 		"stream", job->stream, "job", job->name, "uid", (int)job->uid, "rank",
 		(json_int_t)jf->rank, "world", (json_int_t)job->world, "slots", (json_int_t)f.slots,
 		"ready", (json_int_t)f.ready, "leased", (json_int_t)f.leased, "free",
 		(json_int_t)f.free, "filling", (json_int_t)f.filling, "epoch", (json_int_t)f.epoch,
 		"steps_published", (json_int_t)f.published, "steps_consumed",
-		(json_int_t)f.consumed, "state", stkd_feed_state_name(f.state), "seats", list);
+		(json_int_t)f.consumed, "state", stkd_feed_state_name(f.state), "seats", list, "weight",
+		(json_int_t)jf->feed->share.weight);
 }
 
 static int by_rank(const void *a, const void *b)

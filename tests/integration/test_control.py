@@ -81,6 +81,15 @@ class Varlink(Case):
             self.assertIn(field, item, name)
             self.assertIsInstance(item[field], kinds.get(kind.lstrip("?"), list), (name, field))
 
+    def test_an_attach_lowers_the_weight_of_its_stream_and_does_not_raise_it(self):
+        d = self.daemon("streams:\n  - {name: s, data: %s, rows: 4, weight: 5}\n" % self.data, name="weighed")
+        for job, where, keys, weight in (("as-configured", {"stream": "s"}, (), 5),
+                                         ("lower", {"stream": "s"}, ("weight=2",), 2),
+                                         ("higher", {"stream": "s"}, ("weight=9",), 5),
+                                         ("path", {"path": self.data}, ("weight=9", "rows=4"), 1)):
+            self.attached(d, job=job, keys=keys, **where)
+            self.assertEqual(d.queue(job)["weight"], weight, job)
+
     def test_attach_says_how_far_it_is_at_least_every_second(self):
         self.r.message("io.stoker.Attach",
                        attach_parameters(spec={"data": self.data, "rows": 8192, "edges": [4096],

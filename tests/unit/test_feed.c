@@ -309,6 +309,7 @@ static void shorten(struct stkd_feed *feed, unsigned steps)
 /* Keeps a worker until it is told to go on. */
 struct gate {
 	struct stkd_task task;
+	struct stkd_share share;
 	_Atomic bool open;
 	_Atomic unsigned *left;
 };
@@ -330,9 +331,13 @@ static void close_gates(struct fixture *f, struct gate gates[2], _Atomic unsigne
 {
 	atomic_store(left, 2);
 	for (int i = 0; i < 2; i++) {
-		gates[i] = (struct gate){
-			.task = {.nrows = 1, .range_rows = 1, .run = gate_run, .done = gate_done},
-			.left = left};
+		gates[i] = (struct gate){.task = {.nrows = 1,
+						  .range_rows = 1,
+						  .run = gate_run,
+						  .done = gate_done,
+						  .share = &gates[i].share},
+					 .share = {.weight = 1},
+					 .left = left};
 		stkd_pool_submit(f->pool, &gates[i].task);
 	}
 }

@@ -68,20 +68,25 @@ static struct stkd_pool *new_pool(unsigned nworkers)
 static void every_row_of_every_task_runs_once(void **state)
 {
 	enum { JOBS = 40 };
+	struct stkd_share shares[3];
+
 	(void)state;
 	for (unsigned workers = 1; workers <= 8; workers *= 2) {
 		struct stkd_pool *pool = new_pool(workers);
 		struct job jobs[JOBS] = {0};
 		sem_t finished;
 
+		for (unsigned i = 0; i < STK_ARRAY_SIZE(shares); i++)
+			shares[i] = (struct stkd_share){.weight = 1 + i};
 		sem_init(&finished, 0, 0);
 		for (unsigned i = 0; i < JOBS; i++) {
 			jobs[i] = (struct job){
 				.task = {.nrows = i * 7,
 					 .range_rows = 1 + i % 5,
 					 .run = mark_rows,
+					 .row_bytes = 1000 * i,
 					 .done = count_job,
-					 .owner = &jobs[i % 3]},
+					 .share = &shares[i % 3]},
 				.pool = pool,
 				.rows = calloc(1, i * 7 + 1),
 				.resubmit = i % 4,
@@ -106,6 +111,7 @@ static void done_may_free_its_task(void **state)
 {
 	enum { JOBS = 500 };
 	struct stkd_pool *pool = new_pool(4);
+	struct stkd_share share = {.weight = 1};
 	sem_t finished;
 
 	(void)state;
@@ -114,7 +120,11 @@ static void done_may_free_its_task(void **state)
 		struct job *job = calloc(1, sizeof(*job));
 
 		*job = (struct job){
-			.task = {.nrows = 8, .range_rows = 1, .run = mark_rows, .done = count_job},
+			.task = {.nrows = 8,
+				 .range_rows = 1,
+				 .run = mark_rows,
+				 .done = count_job,
+				 .share = &share},
 			.pool = pool,
 			.rows = calloc(1, 8),
 			.finished = &finished,
@@ -131,9 +141,10 @@ static void done_may_free_its_task(void **state)
 static void a_task_without_rows_is_done_on_a_worker(void **state)
 {
 	struct stkd_pool *pool = new_pool(1);
+	struct stkd_share share = {.weight = 1};
 	sem_t finished;
 	struct job job = {
-		.task = {.nrows = 0, .range_rows = 1, .run = mark_rows, .done = count_job},
+		.task = {.range_rows = 1, .run = mark_rows, .done = count_job, .share = &share},
 		.pool = pool,
 		.resubmit = 2,
 		.finished = &finished,
@@ -172,22 +183,16 @@ static void post_noted(struct stkd_task *task)
 	sem_post(((struct noted *)task)->finished);
 }
 
-static void owners_take_turns_and_their_tasks_keep_their_order(void **state)
+/* Submits them all behind the first, which one worker is held in; returns when all have run. */
+static void run_noted(struct noted *n, size_t count, char *notes)
 {
 	struct stkd_pool *pool = new_pool(1);
-	char notes[32] = "";
 	sem_t gate, finished;
-	struct noted n[] = {{.name = 'g', .gate = &gate, .task = {.nrows = 1}},
-			    {.name = 'a', .task = {.nrows = 4, .owner = "A"}},
-			    {.name = 'b', .task = {.nrows = 2, .owner = "A"}},
-			    {.name = 'x', .task = {.nrows = 2, .owner = "X"}},
-			    {.name = 'y', .task = {.nrows = 2, .owner = "X"}},
-			    {.name = 'p', .task = {.nrows = 1, .owner = "P"}}};
 
-	(void)state;
 	sem_init(&gate, 0, 0);
 	sem_init(&finished, 0, 0);
-	for (size_t i = 0; i < STK_ARRAY_SIZE(n); i++) {
+	n[0].gate = &gate;
+	for (size_t i = 0; i < count; i++) {
 		n[i].task.range_rows = 1;
 		n[i].task.run = note_range;
 		n[i].task.done = post_noted;
@@ -196,12 +201,109 @@ static void owners_take_turns_and_their_tasks_keep_their_order(void **state)
 		stkd_pool_submit(pool, &n[i].task);
 	}
 	sem_post(&gate);
-	for (size_t i = 0; i < STK_ARRAY_SIZE(n); i++)
+	for (size_t i = 0; i < count; i++)
 		sem_wait(&finished);
 	stkd_pool_free(pool);
-	assert_string_equal(notes, "gaxpaxayaybb");
 	sem_destroy(&gate);
 	sem_destroy(&finished);
+}
+
+static size_t count_notes(const char *notes, size_t n, char name)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < n; i++)
+		found += notes[i] == name;
+	return found;
+}
+
+static void shares_take_turns_and_their_tasks_keep_their_order(void **state)
+{
+	struct stkd_share gate = {.weight = 1}, a = gate, x = gate, p = gate;
+	struct noted n[] = {{.name = 'g', .task = {.nrows = 1, .share = &gate}},
+			    {.name = 'a', .task = {.nrows = 4, .share = &a}},
+			    {.name = 'b', .task = {.nrows = 2, .share = &a}},
+			    {.name = 'x', .task = {.nrows = 2, .share = &x}},
+			    {.name = 'y', .task = {.nrows = 2, .share = &x}},
+			    {.name = 'p', .task = {.nrows = 1, .share = &p}}};
+	char notes[32] = "";
+
+	(void)state;
+	run_noted(n, STK_ARRAY_SIZE(n), notes);
+	assert_string_equal(notes, "gaxpaxayaybb");
+}
+
+static void weights_one_and_three_share_rows_one_to_three(void **state)
+{
+	struct stkd_share gate = {.weight = 1}, one = {.weight = 1}, three = {.weight = 3};
+	struct noted n[] = {
+		{.name = 'g', .task = {.nrows = 1, .share = &gate}},
+		{.name = 'o', .task = {.nrows = 400, .row_bytes = 1 << 18, .share = &one}},
+		{.name = 't', .task = {.nrows = 400, .row_bytes = 1 << 18, .share = &three}}};
+	char notes[1024] = "";
+
+	(void)state;
+	run_noted(n, STK_ARRAY_SIZE(n), notes);
+	/* Until the heavier one has nothing left. */
+	for (size_t claims = 1; claims < 500; claims++) {
+		size_t got = count_notes(notes + 1, claims, 'o');
+
+		assert_in_range(4 * got + 4, claims, claims + 8);
+	}
+}
+
+static void bytes_count_not_rows(void **state)
+{
+	struct stkd_share gate = {.weight = 1}, small = gate, large = gate;
+	struct noted n[] = {
+		{.name = 'g', .task = {.nrows = 1, .share = &gate}},
+		{.name = 's', .task = {.nrows = 300, .row_bytes = 60 << 10, .share = &small}},
+		{.name = 'l', .task = {.nrows = 300, .row_bytes = 252 << 10, .share = &large}}};
+	char notes[1024] = "";
+
+	(void)state;
+	run_noted(n, STK_ARRAY_SIZE(n), notes);
+	/* A claim of either costs four more: 64 and 256. */
+	assert_in_range(count_notes(notes + 1, 200, 'l'), 39, 41);
+}
+
+static void a_huge_batch_does_not_delay_a_small_one_of_another_share(void **state)
+{
+	struct stkd_share gate = {.weight = 1}, huge = gate, small = gate;
+	struct noted n[] = {
+		{.name = 'g', .task = {.nrows = 1, .share = &gate}},
+		{.name = 'h', .task = {.nrows = 900, .row_bytes = 1 << 18, .share = &huge}},
+		{.name = 'h', .task = {.nrows = 50, .row_bytes = 1 << 18, .share = &huge}},
+		{.name = 's', .task = {.nrows = 8, .row_bytes = 1 << 12, .share = &small}}};
+	char notes[1024] = "";
+
+	(void)state;
+	run_noted(n, STK_ARRAY_SIZE(n), notes);
+	/* It came last, and all of it costs less than one claim of the other one. */
+	assert_int_equal(count_notes(notes, 10, 's'), 8);
+}
+
+static void who_was_idle_takes_no_more_than_its_turn(void **state)
+{
+	struct stkd_share gate = {.weight = 1}, busy = gate, idle = gate;
+	struct noted first[] = {
+		{.name = 'g', .task = {.nrows = 1, .share = &gate}},
+		{.name = 'b', .task = {.nrows = 100, .row_bytes = 1 << 18, .share = &busy}}};
+	struct noted then[] = {
+		{.name = 'g', .task = {.nrows = 1, .share = &gate}},
+		{.name = 'b', .task = {.nrows = 100, .row_bytes = 1 << 18, .share = &busy}},
+		{.name = 'i', .task = {.nrows = 100, .row_bytes = 1 << 18, .share = &idle}}};
+	char notes[1024] = "";
+
+	(void)state;
+	run_noted(first, STK_ARRAY_SIZE(first), notes);
+	/* The pool is a new one: as if this share had come to the other one late. */
+	gate.taken = busy.taken;
+	memset(notes, 0, sizeof(notes));
+	run_noted(then, STK_ARRAY_SIZE(then), notes);
+	for (size_t claims = 2; claims <= 200; claims += 2)
+		assert_in_range(count_notes(notes + 1, claims, 'i'), claims / 2 - 1,
+				claims / 2 + 1);
 }
 
 static void wait_at_gate(struct stkd_task *task, uint32_t first, uint32_t n)
@@ -228,22 +330,31 @@ static void free_finishes_all_that_was_submitted(void **state)
 	char notes[8] = "";
 	sem_t gate, begun, finished;
 	pthread_t thread;
+	struct stkd_share share = {.weight = 1}, strange = share;
 	struct noted running = {
 		.gate = &gate,
 		.finished = &begun,
-		.task = {.nrows = 3, .range_rows = 1, .run = wait_at_gate, .done = post_noted},
+		.task = {.nrows = 3,
+			 .range_rows = 1,
+			 .run = wait_at_gate,
+			 .done = post_noted,
+			 .share = &share},
 	};
 	struct noted waiting = {
 		.name = 'w',
 		.notes = notes,
 		.finished = &finished,
-		.task = {.nrows = 1, .range_rows = 1, .run = note_range, .done = post_noted},
+		.task = {.nrows = 1,
+			 .range_rows = 1,
+			 .run = note_range,
+			 .done = post_noted,
+			 .share = &share},
 	};
 	struct noted stranger = waiting;
 	int value;
 
 	(void)state;
-	stranger.task.owner = "X";
+	stranger.task.share = &strange;
 	sem_init(&gate, 0, 0);
 	sem_init(&begun, 0, 0);
 	sem_init(&finished, 0, 0);
@@ -290,9 +401,14 @@ static void post_seen(struct stkd_task *task)
 
 static void workers_are_named_pinned_and_deaf_to_all_signals_but_faults(void **state)
 {
+	struct stkd_share share = {.weight = 1};
 	sem_t finished;
 	struct seen seen = {
-		.task = {.nrows = 1, .range_rows = 1, .run = look_around, .done = post_seen},
+		.task = {.nrows = 1,
+			 .range_rows = 1,
+			 .run = look_around,
+			 .done = post_seen,
+			 .share = &share},
 		.finished = &finished,
 	};
 	struct stkd_pool *pool = NULL;
@@ -378,7 +494,11 @@ int main(void)
 		cmocka_unit_test(every_row_of_every_task_runs_once),
 		cmocka_unit_test(done_may_free_its_task),
 		cmocka_unit_test(a_task_without_rows_is_done_on_a_worker),
-		cmocka_unit_test(owners_take_turns_and_their_tasks_keep_their_order),
+		cmocka_unit_test(shares_take_turns_and_their_tasks_keep_their_order),
+		cmocka_unit_test(weights_one_and_three_share_rows_one_to_three),
+		cmocka_unit_test(bytes_count_not_rows),
+		cmocka_unit_test(a_huge_batch_does_not_delay_a_small_one_of_another_share),
+		cmocka_unit_test(who_was_idle_takes_no_more_than_its_turn),
 		cmocka_unit_test(free_finishes_all_that_was_submitted),
 		cmocka_unit_test(workers_are_named_pinned_and_deaf_to_all_signals_but_faults),
 		cmocka_unit_test(a_set_of_absent_cores_is_no_error),

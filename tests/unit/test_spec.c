@@ -79,6 +79,7 @@ static void defaults_are_complete(void **state)
 	assert_int_equal(s->pad_to, STK_PAD_LONGEST);
 	assert_int_equal(s->tail, STK_TAIL_SHORT);
 	assert_int_equal(s->prefetch, 8);
+	assert_int_equal(s->weight, 1);
 	assert_int_equal(s->lock, -1);
 	assert_int_equal(s->numa, -1);
 	assert_null(s->fields);
@@ -91,7 +92,7 @@ static const char everything[] =
 	"seed: 18446744073709551615\nepochs: 3\norder: none\nlength: input_ids\nmax_length: 512\n"
 	"overlong: drop\ngroup: fixed\nbuckets: 256\nedges: [64, 128, 512]\ntokens: "
 	"2147483648\naccumulate: 1024\n"
-	"multiple_of: 1\npad_to: edge\ntail: pad\nprefetch: 2\nlock: try\nnuma: require\n"
+	"multiple_of: 1\npad_to: edge\ntail: pad\nprefetch: 2\nweight: 1000\nlock: try\nnuma: require\n"
 	"fields:\n"
 	"  - {name: input_ids, dtype: i32, pad: 0}\n"
 	"  - {name: labels, from: input_ids, dtype: i64, pad: -100, side: left}\n"
@@ -287,6 +288,9 @@ static void bad_values_are_refused_with_what_is_allowed(void **state)
 	refuse("accumulate: 0", "from 1 to 1024");
 	refuse("multiple_of: 0", "from 1 to 65536");
 	refuse("prefetch: 1", "from 2 to 1024");
+	refuse("weight: 0", "weight must be a whole number from 1 to 1000, not \"0\"");
+	refuse("weight: 1001", "from 1 to 1000");
+	refuse("weight: 0.5", "from 1 to 1000");
 	refuse("max_length: 16777217", "from 0 to 16777216");
 	refuse("seed: -1", "seed must be");
 	refuse("seed: 18446744073709551616", "not \"18446744073709551616\"");
@@ -666,6 +670,7 @@ static void digest_covers_plan_and_bytes_and_nothing_else(void **state)
 		{"data: /x", true},
 		{"epochs: 9", true},
 		{"prefetch: 9", true},
+		{"weight: 9", true},
 		{"lock: try", true},
 		{"numa: try", true},
 		{"rows: 32", true},
