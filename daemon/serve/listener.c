@@ -99,12 +99,12 @@ static int listen_at(const char *path, unsigned mode, int *ret_fd, struct stk_er
 		return stk_err_set(err, -errno, "socket: %m");
 	/* Mode before listen: nobody connects in between. */
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-		r = stk_err_set(err, -errno, "socket %s: %m", path);
+		r = stk_err_set(err, -errno, "socket %s: %m", address.sun_path);
 		stk_close(fd);
 		return r;
 	}
 	if (chmod(path, mode) < 0 || listen(fd, BACKLOG) < 0) {
-		r = stk_err_set(err, -errno, "socket %s: %m", path);
+		r = stk_err_set(err, -errno, "socket %s: %m", address.sun_path);
 		unlink(path);
 		stk_close(fd);
 		return r;
