@@ -17,16 +17,24 @@ int stk__client_usable(struct stk_client *c)
 			   "this client belongs to the process that forked; open one here");
 }
 
-/* Before the first batch of a session without a given start, the state is its beginning. */
-static void set_start(struct stk_client *c)
+void stk__client_set_state(struct stk_client *c, const void *cursor, uint32_t size)
 {
-	if (c->request.state_size) {
-		memcpy(c->state, c->request.state, c->request.state_size);
-		c->state_size = c->request.state_size;
+	struct stk_state_header header = c->session->state;
+
+	header.cursor_size = size;
+	memcpy(c->state, &header, sizeof(header));
+	memcpy(c->state + sizeof(header), cursor, size);
+	c->state_size = sizeof(header) + size;
+}
+
+void stk__client_set_start(struct stk_client *c, const void *state, size_t size)
+{
+	if (size <= sizeof(struct stk_state_header)) {
+		stk__client_set_state(c, c->session->start, c->session->geometry.start_size);
 		return;
 	}
-	memcpy(c->state, &c->session->state, sizeof(c->session->state));
-	c->state_size = sizeof(c->session->state);
+	memcpy(c->state, state, size);
+	c->state_size = size;
 }
 
 static int watch(const struct stk_client *c, int operation, int fd, uint32_t events)
@@ -69,8 +77,6 @@ int stk__client_adopt(struct stk_client *c, struct stk__session *session)
 		session->schema->older = c->schema;
 		c->schema = stk__schema_ref(session->schema);
 	}
-	/* A cursor of 0 bytes is the beginning; the header is what the daemon said, not what we sent. */
-	session->state.cursor_size = 0;
 	return c->epoll >= 0 ? watch_session(c) : 0;
 }
 
@@ -86,7 +92,7 @@ static int client_open(struct stk_client *c, const struct stk_client_opts *opts)
 	if (r < 0)
 		return r;
 	r = stk__client_adopt(c, session);
-	set_start(c);
+	stk__client_set_start(c, c->request.state, c->request.state_size);
 	return r;
 }
 

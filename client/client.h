@@ -48,6 +48,15 @@ int stk__client_lost(struct stk_client *client);
  */
 int stk__client_reattach(struct stk_client *client);
 
+/* The client's state: the daemon's header, not what we sent, and this cursor. */
+void stk__client_set_state(struct stk_client *client, const void *cursor, uint32_t size);
+
+/*
+ * Before the first batch the state is the one to start after. One without a cursor, of an older
+ * daemon, and none at all are the beginning, of which the daemon tells the cursor.
+ */
+void stk__client_set_start(struct stk_client *client, const void *state, size_t size);
+
 /* Makes the session the client's; puts its descriptors into the pollable set. */
 int stk__client_adopt(struct stk_client *client, struct stk__session *session);
 

@@ -218,8 +218,6 @@ int stk_client_seek(struct stk_client *c, const void *state, size_t size)
 	c->final = 0;
 	c->resumed = false;
 	c->last = (struct stk__position){0};
-	memcpy(c->state, size ? state : (const void *)&c->session->state,
-	       size ? size : sizeof(c->session->state));
-	c->state_size = size ? size : sizeof(c->session->state);
+	stk__client_set_start(c, state, size);
 	return 0;
 }

@@ -89,6 +89,7 @@ static int check_files(struct stk__session *s, struct stk_err *err)
 				   "control file: state header of %" PRIu64 " bytes, want %zu",
 				   g->state_size, sizeof(s->state));
 	memcpy(&s->state, (const uint8_t *)s->control + g->state_off, sizeof(s->state));
+	memcpy(s->start, (const uint8_t *)s->control + g->start_off, g->start_size);
 	return stk__schema_new((const char *)s->control + g->schema_off, g->schema_size, g->nfields,
 			       g->nclasses, &s->schema, err);
 }

@@ -40,15 +40,16 @@ struct stk__session {
 	struct stk_shm_seat *seat;
 	uint8_t *slots;
 	size_t control_size, seat_size, slots_size;
-	uint64_t release_off;            /* of the release ring in the seat file */
-	struct stk_shm_control geometry; /* checked private copy of the header */
-	struct stk_state_header state;
-	struct stk_ring_sub sub; /* the consumer's thread */
-	struct stk_ring_rel rel; /* under lock */
-	uint32_t owed;           /* releases that a dry daemon was not told of; under lock */
-	uint32_t owed_max;       /* this many are told at once; 1 with several seats */
-	bool eager;              /* nothing is ready: tell each; under lock */
-	struct stk__pin *pin;    /* of libstoker-cuda, or NULL; under lock */
+	uint64_t release_off;              /* of the release ring in the seat file */
+	struct stk_shm_control geometry;   /* checked private copy of the header */
+	struct stk_state_header state;     /* of a state, but for its cursor_size */
+	uint8_t start[STK_SHM_CURSOR_MAX]; /* cursor of the beginning; geometry.start_size of it */
+	struct stk_ring_sub sub;           /* the consumer's thread */
+	struct stk_ring_rel rel;           /* under lock */
+	uint32_t owed;        /* releases that a dry daemon was not told of; under lock */
+	uint32_t owed_max;    /* this many are told at once; 1 with several seats */
+	bool eager;           /* nothing is ready: tell each; under lock */
+	struct stk__pin *pin; /* of libstoker-cuda, or NULL; under lock */
 	struct stk__schema *schema;
 	char *batches; /* nslots * batch_size */
 	size_t batch_size;

@@ -29,11 +29,12 @@ int stk_shm_control_plan(const struct stk_shm_geometry *g, struct stk_shm_contro
 		.slot_size = g->slot_size,
 		.schema_size = g->schema_size,
 		.state_size = g->state_size,
+		.start_size = g->start_size,
 	};
 
 	if (!g->nslots || g->nslots > STK_SHM_MAX_SLOTS || !g->nfields ||
 	    g->nfields > STK_SHM_MAX_FIELDS || !g->slot_size || g->schema_size > UINT32_MAX ||
-	    g->state_size > UINT16_MAX)
+	    g->state_size > UINT16_MAX || g->start_size > STK_SHM_CURSOR_MAX)
 		return -EINVAL;
 	if (stk_mul_overflow(g->slot_size, (uint64_t)g->nslots, &c.slots_file_size))
 		return -EOVERFLOW;
@@ -46,7 +47,8 @@ int stk_shm_control_plan(const struct stk_shm_geometry *g, struct stk_shm_contro
 		c.ring_off + (uint64_t)c.ring_entries * sizeof(struct stk_shm_entry), PAGE);
 	c.error_off = c.desc_off + (uint64_t)c.desc_size * c.nslots;
 	c.state_off = c.error_off + STK_SHM_ERROR_SIZE;
-	c.schema_off = stk_align_up(c.state_off + c.state_size, 64);
+	c.start_off = c.state_off + c.state_size;
+	c.schema_off = stk_align_up(c.start_off + c.start_size, 64);
 	c.file_size = stk_align_up(c.schema_off + c.schema_size, PAGE);
 	memcpy(ret, &c, sizeof(c));
 	return 0;
@@ -120,7 +122,9 @@ int stk_shm_control_check(const void *map, uint64_t size, uint64_t slots_size,
 	    !inside(c.ring_off, (uint64_t)c.ring_entries * sizeof(struct stk_shm_entry), size) ||
 	    !inside(c.desc_off, (uint64_t)c.desc_size * c.nslots, size) || c.ring_off % 64 ||
 	    c.desc_off % 64 || !inside(c.error_off, STK_SHM_ERROR_SIZE, size) ||
-	    !inside(c.schema_off, c.schema_size, size) || !inside(c.state_off, c.state_size, size))
+	    !inside(c.schema_off, c.schema_size, size) ||
+	    !inside(c.state_off, c.state_size, size) || !inside(c.start_off, c.start_size, size) ||
+	    c.start_size > STK_SHM_CURSOR_MAX)
 		return stk_err_set(err, -EPROTO,
 				   "control file: a part lies outside its %" PRIu64 " bytes", size);
 	if (stk_mul_overflow(c.slot_size, (uint64_t)c.nslots, &need) || need != slots_size)

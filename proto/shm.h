@@ -74,7 +74,9 @@ struct stk_shm_control {
 	uint64_t slots_file_size; /* nslots * slot_size */
 	uint32_t rank, world;
 	uint32_t replicas, micros;
-	uint32_t reserved0[8];  /* zero; gains a meaning with a minor bump */
+	uint64_t start_off;     /* cursor of the stream's beginning */
+	uint32_t start_size;    /* 0: an older daemon */
+	uint32_t reserved0[5];  /* zero; gains a meaning with a minor bump */
 	_Atomic uint32_t ready; /* stored last, with release; 0 while being built */
 	/* stokerd's line, with the tail of the publish ring: only the daemon stores here. */
 	alignas(128) _Atomic uint32_t tail; /* entries published since the feed began; futex word */
@@ -85,6 +87,7 @@ struct stk_shm_control {
 };
 static_assert(offsetof(struct stk_shm_control, ring_off) == 32, "ABI: bump STK_SHM_MAJOR");
 static_assert(offsetof(struct stk_shm_control, rank) == 112, "ABI: bump STK_SHM_MAJOR");
+static_assert(offsetof(struct stk_shm_control, start_off) == 128, "ABI: bump STK_SHM_MAJOR");
 static_assert(offsetof(struct stk_shm_control, ready) == 160, "ABI: bump STK_SHM_MAJOR");
 static_assert(offsetof(struct stk_shm_control, tail) == 256, "ABI: bump STK_SHM_MAJOR");
 static_assert(sizeof(struct stk_shm_control) == 384, "ABI: bump STK_SHM_MAJOR");
@@ -178,6 +181,7 @@ struct stk_shm_geometry {
 	uint64_t slot_size;   /* multiple of the page size */
 	uint64_t schema_size; /* of the JSON text */
 	uint64_t state_size;
+	uint32_t start_size; /* at most STK_SHM_CURSOR_MAX */
 };
 
 /* Smallest power of two that is at least 2 * nslots + 2. */

@@ -137,6 +137,34 @@ size_t stk_spec_prints(const struct stk_spec *spec, struct stk_spec_print ret[64
 	return n;
 }
 
+/* Gives the text out if the value is its hash; a second one with that hash takes it back. */
+static void add_choice(const char *text, int32_t value, unsigned *n, char **found)
+{
+	if ((uint16_t)XXH32(text, strlen(text), 0) != value)
+		return;
+	free(*found);
+	*found = (*n)++ ? NULL : strdup(text);
+}
+
+char *stk_spec_print_value(size_t i, int32_t value)
+{
+	const struct stk_key *key = &stk_spec_table.keys[i];
+	char text[64], *found = NULL;
+	unsigned n = 0;
+
+	if (value < 0)
+		return strdup(key->default_text ? key->default_text : "unset");
+	if (key->type == STK_KEY_BOOL) {
+		add_choice("true", value, &n, &found);
+		add_choice("false", value, &n, &found);
+	}
+	for (size_t c = 0; key->type == STK_KEY_ENUM && key->names[c]; c++) {
+		snprintf(text, sizeof(text), "\"%s\"", key->names[c]);
+		add_choice(text, value, &n, &found);
+	}
+	return found;
+}
+
 char *stk_spec_value(const struct stk_spec *spec, const char *key)
 {
 	for (size_t i = 0; i < stk_spec_table.nkeys; i++)

@@ -201,6 +201,11 @@ struct stk_spec_print {
 size_t stk_spec_prints(const struct stk_spec *spec, struct stk_spec_print ret[64]);
 /* Of key number @i of the table: false when it is left out, and only its name is filled. */
 bool stk_spec_print_key(const struct stk_spec *spec, size_t i, struct stk_spec_print *ret);
+/*
+ * The value of key number @i that a print holds, where it can only be one: of a choice, or left out.
+ * @value: -1: left out. JSON text, for free(); NULL: the print does not say, or no memory.
+ */
+char *stk_spec_print_value(size_t i, int32_t value);
 /* The value of a key as JSON text, for free(); NULL: no memory or no such key. */
 char *stk_spec_value(const struct stk_spec *spec, const char *key);
 

@@ -53,6 +53,7 @@ static void fill_control(struct stkd_feed *feed, const struct stk_shm_control *p
 	memcpy(feed->control.map + shm->schema_off, feed->stream->schema, shm->schema_size);
 	stkd_stream_state_header(feed->stream, &state);
 	memcpy(feed->control.map + shm->state_off, &state, sizeof(state));
+	memcpy(feed->control.map + shm->start_off, feed->stream->start, shm->start_size);
 	feed->ring = (struct stk_ring_pub){
 		.shm = shm,
 		.entries = (struct stk_shm_entry *)(feed->control.map + shm->ring_off),
@@ -72,6 +73,7 @@ static int build_control(struct stkd_feed *feed, const struct stkd_feed_params *
 		.slot_size = params->stream->slot_size,
 		.schema_size = strlen(params->stream->schema),
 		.state_size = sizeof(struct stk_state_header),
+		.start_size = (uint32_t)params->stream->start_size,
 	};
 	struct stk_shm_control plan;
 	int r;

@@ -197,7 +197,9 @@ static int open_parts(struct stkd_stream *s, const char *job,
 	r = stk_spec_digest(s->spec, &s->digest);
 	if (r < 0)
 		return stk_err_set(err, r, "out of memory");
-	stkd_stream_take_prints(s);
+	r = stkd_stream_take_start(s, err);
+	if (r < 0)
+		return r;
 	return make_schema(s, job, err);
 }
 

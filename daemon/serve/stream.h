@@ -23,6 +23,8 @@ struct stkd_stream {
 	struct stk_hash digest;
 	uint8_t prints[STKD_STREAM_PRINTS_SIZE]; /* short hashes of the spec's keys, for states */
 	size_t prints_size;
+	uint8_t start[STK_SHM_CURSOR_MAX]; /* cursor of the beginning */
+	size_t start_size;
 	_Atomic bool said_world; /* that a state is of another world */
 	uint32_t world;
 	uint32_t rows_max;     /* of any batch */
@@ -45,8 +47,8 @@ struct stkd_stream *stkd_stream_ref(struct stkd_stream *stream);
 struct stkd_stream *stkd_stream_unref(struct stkd_stream *stream); /* NULL */
 STK_DEFINE_CLEANUP(struct stkd_stream *, stkd_stream_unref)
 
-/* Once the spec is resolved. */
-void stkd_stream_take_prints(struct stkd_stream *stream);
+/* Once there is a plan: hashes of the keys, and the cursor of the beginning. */
+int stkd_stream_take_start(struct stkd_stream *stream, struct stk_err *err);
 
 /* Cursor of an iterator as it goes into descriptors and states. Return: size. */
 size_t stkd_stream_cursor(const struct stkd_stream *stream, const struct stkd_iter *iter,

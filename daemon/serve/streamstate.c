@@ -28,7 +28,7 @@ static uint16_t get16(const uint8_t *in)
 	return (uint16_t)(in[0] | in[1] << 8);
 }
 
-void stkd_stream_take_prints(struct stkd_stream *s)
+static void take_prints(struct stkd_stream *s)
 {
 	struct stk_spec_print prints[STKD_STREAM_PRINTS_MAX];
 	size_t n = stk_spec_prints(s->spec, prints), size = 0;
@@ -51,6 +51,18 @@ size_t stkd_stream_cursor(const struct stkd_stream *s, const struct stkd_iter *i
 		return size;
 	memcpy(out + size, s->prints, s->prints_size);
 	return size + s->prints_size;
+}
+
+int stkd_stream_take_start(struct stkd_stream *s, struct stk_err *err)
+{
+	_cleanup_(stkd_iter_freep) struct stkd_iter *iter = NULL;
+	int r = stkd_iter_new(s->plan, NULL, 0, &iter, err);
+
+	if (r < 0)
+		return r;
+	take_prints(s);
+	s->start_size = stkd_stream_cursor(s, iter, s->start);
+	return 0;
 }
 
 /* Where the hashes of a cursor begin, and how many they are; its size and 0: there are none. */
@@ -97,34 +109,39 @@ static int32_t print_of(const struct state *state, uint16_t name)
 	return -1;
 }
 
-/* The first key whose value is another one now; NULL: the state does not say. */
-static const char *find_difference(const struct stkd_stream *s, const struct state *state)
+/* The first key whose value is another one now, and its value then, where it is known. */
+static const char *find_difference(const struct stkd_stream *s, const struct state *state,
+				   char **ret_then)
 {
 	for (size_t i = 0; state->nprints && i < stk_spec_table.nkeys; i++) {
 		struct stk_spec_print ours;
-		const char *name = stk_spec_table.keys[i].name;
 		bool set = stk_spec_print_key(s->spec, i, &ours);
 		int32_t theirs = print_of(state, ours.name);
 
-		if (set ? theirs != ours.value : theirs >= 0)
-			return name;
+		if (theirs == (set ? ours.value : -1))
+			continue;
+		*ret_then = stk_spec_print_value(i, theirs);
+		return stk_spec_table.keys[i].name;
 	}
-	return NULL;
+	return NULL; /* the state does not say */
 }
 
 static int refuse_spec(const struct stkd_stream *s, const struct state *state, struct stk_err *err)
 {
-	const char *key = find_difference(s, state);
-	_cleanup_(stk_freep) char *value = key ? stk_spec_value(s->spec, key) : NULL;
+	_cleanup_(stk_freep) char *then = NULL;
+	const char *key = find_difference(s, state, &then);
+	_cleanup_(stk_freep) char *now = key ? stk_spec_value(s->spec, key) : NULL;
 	char a[33], b[33];
 
 	stk_hex_encode(state->header.spec.bytes, 16, a);
 	stk_hex_encode(s->digest.bytes, 16, b);
-	return stk_err_set(err, -EINVAL,
-			   "state: the digest of the spec is %s in the state, %s now%s%s%s%.200s; "
-			   "allow_changed takes it all the same",
-			   a, b, key ? "; the first key that differs is " : "", key ? key : "",
-			   value ? ", now " : "", value ? value : "");
+	return stk_err_set(
+		err, -EINVAL,
+		"state: the digest of the spec is %s in the state, %s now%s%s%s%.200s%s%s; "
+		"allow_changed takes it all the same",
+		a, b, key ? "; the first key that differs is " : "", key ? key : "",
+		now ? ", now " : "", now ? now : "", then ? ", in the state " : "",
+		then ? then : "");
 }
 
 static int refuse_data(const struct stkd_stream *s, const struct state *state, struct stk_err *err)

@@ -29,7 +29,8 @@ static void make_files(struct files *f)
 						  .nclasses = 2,
 						  .slot_size = 8192,
 						  .schema_size = 100,
-						  .state_size = 72};
+						  .state_size = 72,
+						  .start_size = 30};
 	struct stk_shm_control plan;
 
 	if (stk_shm_control_plan(&geometry, &plan) < 0)
@@ -91,6 +92,9 @@ static void check_control(const struct files *f, const struct stk_shm_control *c
 	must_lie_within(c->error_off, STK_SHM_ERROR_SIZE, f->control_size);
 	must_lie_within(c->schema_off, c->schema_size, f->control_size);
 	must_lie_within(c->state_off, c->state_size, f->control_size);
+	must_lie_within(c->start_off, c->start_size, f->control_size);
+	if (c->start_size > STK_SHM_CURSOR_MAX)
+		abort();
 	must_lie_within((uint64_t)(c->nslots - 1) * c->slot_size, c->slot_size, f->slots_size);
 	/* The widest accesses that are made there. */
 	if (c->ring_off % 8 || c->desc_off % 8 || c->desc_size % 8 || c->ring_entries < c->nslots)

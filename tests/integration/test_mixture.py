@@ -5,7 +5,7 @@ import json
 import os
 
 import harness
-from harness import Case, batches, ids_of, random_lengths
+from harness import EPOCH_END, Case, batches, ids_of, random_lengths
 
 
 def keys_over(base, more):
@@ -131,8 +131,35 @@ class Changed(Case):
         t.cleanup()
         self.d.wait_idle()
 
-    def refusal(self, path=None, keys=()):
-        return self.refused(self.d, path or self.shards, keys=keys_over(self.keys, keys), state=self.state)
+    def refusal(self, path=None, keys=(), state=None):
+        return self.refused(self.d, path or self.shards, keys=keys_over(self.keys, keys),
+                            state=state or self.state)
+
+    def test_a_state_before_the_first_batch_and_one_behind_an_epoch_name_the_key_too(self):
+        said = "the first key that differs is tail, now \"drop\", in the state \"short\""
+        t = self.attached(self.d, self.shards, job="whole", keys=self.keys)
+        start = t.state()
+        whole = t.run()
+        ends = [i for i, e in enumerate(whole) if e["r"] == EPOCH_END]
+        t.do("seek", start)
+        again = t.run(ends[0])
+        self.assertEqual([e["ids"] for e in again], [e["ids"] for e in whole[:ends[0]]])
+        self.assertIn(said, self.refusal(keys=["tail=drop"], state=start))
+        self.assertIn(said, self.refusal(keys=["tail=drop"], state=t.state()))
+
+    def test_a_state_of_an_older_release_before_the_first_batch_is_the_beginning(self):
+        t = self.attached(self.d, self.shards, job="whole", keys=self.keys)
+        start = t.state()
+        old = harness.without_cursor(start)
+        first = t.run(3)
+        t = self.attached(self.d, self.shards, job="old", keys=self.keys, state=old)
+        self.assertEqual(t.state(), start, "it is saved anew with the cursor")
+        self.assertEqual(t.run(3), first)
+        t.do("seek", old)
+        self.assertEqual([e["ids"] for e in t.run(3)], [e["ids"] for e in first])
+        said = self.refusal(keys=["tail=drop"], state=old)
+        self.assertIn("the digest of the spec is", said)
+        self.assertNotIn("the first key", said)
 
     def test_the_first_key_that_differs_is_named(self):
         self.assertIn("the first key that differs is tail, now \"drop\"", self.refusal(keys=["tail=drop"]))

@@ -12,6 +12,7 @@ import common
 import harness
 import stoker
 from common import LoaderCase, ids, needs_torch
+from stoker._loader import _identity
 
 
 class Epochs(LoaderCase):
@@ -153,11 +154,39 @@ class State(LoaderCase):
         end = self.loader(as_="dlpack", job="end", state=l.state_dict())
         self.assertEqual([ids(b) for b in end], [ids(b) for b in l])
 
-    def test_a_state_of_another_spec_is_refused(self):
-        state = self.loader(as_="dlpack").state_dict()
-        with self.assertRaises(stoker.SpecError) as e:
-            self.loader(as_="dlpack", job="other", state=state, multiple_of=16)
-        self.assertIn("spec", str(e.exception))
+    def test_a_state_of_another_spec_is_refused_with_the_key_that_differs(self):
+        l = self.loader(as_="dlpack")
+        states = [l.state_dict()]
+        for b in l:
+            del b
+        states.append(l.state_dict())
+        self.assertEqual([(s["epoch"], s["step"]) for s in states], [(0, 0), (1, 0)])
+        for state in states:
+            with self.assertRaises(stoker.SpecError) as e:
+                self.loader(as_="dlpack", job="other", state=state, multiple_of=16)
+            self.assertIn("the first key that differs is multiple_of, now 16", str(e.exception))
+            with self.assertRaises(stoker.SpecError) as e:
+                self.loader(as_="dlpack", job="other", state=state, tail="pad")
+            self.assertIn('tail, now "pad", in the state "short"', str(e.exception))
+
+    def test_a_state_of_an_older_release_before_the_first_batch_is_the_beginning(self):
+        l = self.loader(as_="dlpack")
+        start = l.state_dict()
+        old = {**start, "state": harness.without_cursor(start["state"])}
+        self.assertEqual(len(old["state"]), 2 * 72)
+        first = [ids(b) for b in self.take(l, 3)]
+        again = self.loader(as_="dlpack", job="old", state=old)
+        self.assertEqual(again.state_dict(), start)
+        again.load_state_dict(old)
+        self.assertEqual([ids(b) for b in self.take(again, 3)], first)
+
+    def test_ranks_agree_about_the_beginning_whoever_told_it(self):
+        state = bytes.fromhex(self.loader(as_="dlpack").state_dict()["state"])
+        old = bytes.fromhex(harness.without_cursor(state.hex()))
+        found = [_identity(s, (0, 0)) for s in (state, old)]
+        self.assertEqual(found[0], found[1])
+        self.assertEqual(found[0]["start"], "the beginning")
+        self.assertNotEqual(_identity(state, (1, 0))["start"], "the beginning")
 
     def test_with_a_global_batch_another_world_gets_the_same_steps(self):
         def steps(world, n, state=None):

@@ -72,6 +72,8 @@ static void fill_header(struct fake_daemon *f, const struct stk_shm_control *pla
 	stk_state_header_init(&state);
 	state.seed = 17;
 	memcpy((char *)f->control + plan->state_off, &state, sizeof(state));
+	if (f->start)
+		memcpy((char *)f->control + plan->start_off, f->start, plan->start_size);
 	atomic_store(&f->control->ready, 1);
 }
 
@@ -82,7 +84,9 @@ void fake_build(struct fake_daemon *f)
 					    .nclasses = 1,
 					    .slot_size = FAKE_SLOT_SIZE,
 					    .schema_size = strlen(schema),
-					    .state_size = sizeof(struct stk_state_header)};
+					    .state_size = sizeof(struct stk_state_header),
+					    .start_size =
+						    f->start ? (uint32_t)strlen(f->start) : 0};
 	struct stk_shm_control plan;
 	struct stk_shm_seat seat;
 

@@ -32,6 +32,7 @@ struct fake_daemon {
 	int layout, protocol; /* 0: ours */
 	bool unsealed;
 	const char *notice; /* NULL: none */
+	const char *start;  /* cursor of the beginning; NULL: as an older daemon */
 	uint64_t lie_size;  /* added to the header's file_size */
 	/* Made by fake_start(). */
 	char folder[64], socket[96];

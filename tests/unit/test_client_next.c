@@ -434,6 +434,68 @@ static void the_state_follows_the_batches_that_were_returned(void **state)
 	stk_batch_release(b);
 }
 
+static void assert_state(struct fixture *f, const char *cursor)
+{
+	uint8_t bytes[STK_STATE_MAX];
+	struct stk_state_header header;
+	const uint8_t *at;
+	int n = stk_client_state(f->client, bytes, sizeof(bytes));
+
+	assert_int_equal(stk_state_parse(bytes, (size_t)n, &header, &at, NULL), 0);
+	assert_int_equal(header.seed, 17);
+	assert_int_equal(header.cursor_size, strlen(cursor));
+	assert_memory_equal(at, cursor, strlen(cursor));
+}
+
+static void the_state_before_the_first_batch_has_the_cursor_that_the_daemon_tells(void **state)
+{
+	struct fixture *f = *state;
+
+	f->daemon.start = "the beginning";
+	open_client(f);
+	assert_state(f, f->daemon.start);
+	fake_publish(&f->daemon, 0, 0, 0x41);
+	stk_batch_release(next_batch(f));
+	assert_int_equal(stk_client_seek(f->client, NULL, 0), 0);
+	assert_state(f, f->daemon.start);
+}
+
+static void a_state_without_a_cursor_is_taken_as_the_beginning(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_state_header old;
+
+	stk_state_header_init(&old);
+	f->opts.state = &old;
+	f->opts.state_size = sizeof(old);
+	open_client(f);
+	assert_state(f, "");
+	stk_client_close(f->client);
+	f->daemon.start = "the beginning";
+	open_client(f);
+	assert_state(f, f->daemon.start);
+	assert_int_equal(stk_client_seek(f->client, &old, sizeof(old)), 0);
+	assert_state(f, f->daemon.start);
+}
+
+static void a_state_with_a_cursor_is_kept_until_the_first_batch(void **state)
+{
+	struct fixture *f = *state;
+	uint8_t given[sizeof(struct stk_state_header) + 4];
+	struct stk_state_header header;
+
+	stk_state_header_init(&header);
+	header.seed = 17;
+	header.cursor_size = 4;
+	memcpy(given, &header, sizeof(header));
+	memcpy(given + sizeof(header), "here", 4);
+	f->opts.state = given;
+	f->opts.state_size = sizeof(given);
+	f->daemon.start = "the beginning";
+	open_client(f);
+	assert_state(f, "here");
+}
+
 static void seeking_skips_what_is_of_the_old_era_and_gives_it_back(void **state)
 {
 	struct fixture *f = *state;
@@ -777,6 +839,9 @@ int main(void)
 		TEST(the_reason_of_a_daemon_that_ends_the_seat_is_told),
 		TEST(batches_outlive_their_client),
 		TEST(the_state_follows_the_batches_that_were_returned),
+		CLOSED(the_state_before_the_first_batch_has_the_cursor_that_the_daemon_tells),
+		CLOSED(a_state_without_a_cursor_is_taken_as_the_beginning),
+		CLOSED(a_state_with_a_cursor_is_kept_until_the_first_batch),
 		TEST(seeking_skips_what_is_of_the_old_era_and_gives_it_back),
 		CLOSED(replicas_cannot_write_into_each_others_batches),
 		TEST(a_forked_child_reads_but_does_not_disturb_the_parent),

@@ -416,6 +416,83 @@ static void a_seek_goes_on_behind_the_state_in_a_new_era(void **state)
 	assert_int_equal(entry.kind, STK_SHM_EPOCH_END);
 }
 
+/* What a client saves before its first batch; an older one without the cursor. */
+static size_t start_of(struct fixture *f, bool older, uint8_t state[STK_STATE_SIZE_MAX])
+{
+	const struct stk_shm_control *shm = f->feed->shm;
+	struct stk_state_header header;
+
+	memcpy(&header, f->feed->control.map + shm->state_off, sizeof(header));
+	header.cursor_size = older ? 0 : shm->start_size;
+	memcpy(state, &header, sizeof(header));
+	memcpy(state + sizeof(header), f->feed->control.map + shm->start_off, header.cursor_size);
+	return sizeof(header) + header.cursor_size;
+}
+
+static void assert_place(struct fixture *f, const uint8_t *place, size_t size, uint64_t epoch)
+{
+	struct stkd_iter *iter = NULL;
+	struct stk_err err = {0};
+
+	assert_int_equal(stkd_stream_iter(f->stream, place, size, &iter, &err), 0);
+	assert_int_equal(stkd_iter_epoch(iter), epoch);
+	assert_int_equal(stkd_iter_step(iter), 0);
+	stkd_iter_free(iter);
+}
+
+/* Another stream, of another spec, refuses the state. */
+static void assert_refused(struct fixture *f, const uint8_t *place, size_t size, const char *reason)
+{
+	struct stkd_stream *stream = f->stream;
+	struct stkd_iter *iter = NULL;
+	struct stk_err err = {0};
+
+	open_stream(f, "tail=drop");
+	assert_int_equal(stkd_stream_iter(f->stream, place, size, &iter, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "the digest of the spec is "));
+	if (!strstr(err.text, reason))
+		fail_msg("%s", err.text);
+	stkd_stream_unref(f->stream);
+	f->stream = stream;
+}
+
+static void the_beginning_has_a_cursor_that_names_the_key_that_differs(void **state)
+{
+	struct fixture *f = *state;
+	uint8_t place[STK_STATE_SIZE_MAX];
+	size_t size;
+
+	start(f, "epochs=2", 1);
+	size = start_of(f, false, place);
+	assert_true(size > sizeof(struct stk_state_header));
+	assert_place(f, place, size, 0);
+	assert_refused(
+		f, place, size,
+		"; the first key that differs is tail, now \"drop\", in the state \"short\";");
+	size = start_of(f, true, place);
+	assert_int_equal(size, sizeof(struct stk_state_header));
+	assert_place(f, place, size, 0);
+	assert_refused(f, place, size, " now; allow_changed");
+}
+
+static void a_state_behind_an_epoch_names_the_key_that_differs(void **state)
+{
+	struct fixture *f = *state;
+	uint8_t place[STK_STATE_SIZE_MAX];
+	struct stk_shm_entry entry;
+	size_t size;
+
+	start(f, "epochs=2", 1);
+	for (uint64_t i = 1; i < SAMPLES / 4; i++)
+		step(f, 0);
+	entry = next(f, 0);
+	size = state_of(f, entry.slot, place);
+	assert_place(f, place, size, 1);
+	assert_refused(
+		f, place, size,
+		"; the first key that differs is tail, now \"drop\", in the state \"short\";");
+}
+
 static void seats_that_seek_differently_are_told(void **state)
 {
 	struct fixture *f = *state;
@@ -574,6 +651,8 @@ int main(void)
 		TEST(a_seat_that_comes_back_goes_on_at_its_oldest_lease),
 		TEST(batches_in_flight_come_before_the_error_of_the_plan),
 		TEST(a_seek_goes_on_behind_the_state_in_a_new_era),
+		TEST(the_beginning_has_a_cursor_that_names_the_key_that_differs),
+		TEST(a_state_behind_an_epoch_names_the_key_that_differs),
 		TEST(seats_that_seek_differently_are_told),
 		TEST(a_feed_starts_at_the_earliest_state_of_its_seats),
 		TEST(a_step_that_takes_long_to_plan_holds_up_nobody),

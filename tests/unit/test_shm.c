@@ -26,7 +26,8 @@ static const struct stk_shm_geometry geometry = {.nslots = SLOTS,
 						 .nclasses = 2,
 						 .slot_size = 4096,
 						 .schema_size = 100,
-						 .state_size = 72};
+						 .state_size = 72,
+						 .start_size = 30};
 
 static int set_up(void **state)
 {
@@ -89,7 +90,8 @@ static void parts_of_a_plan_do_not_overlap(void **state)
 		    c->ring_off + (uint64_t)c->ring_entries * sizeof(struct stk_shm_entry));
 	assert_true(c->error_off >= c->desc_off + (uint64_t)c->desc_size * c->nslots);
 	assert_true(c->state_off >= c->error_off + STK_SHM_ERROR_SIZE);
-	assert_true(c->schema_off >= c->state_off + c->state_size);
+	assert_true(c->start_off >= c->state_off + c->state_size);
+	assert_true(c->schema_off >= c->start_off + c->start_size);
 	assert_true(c->file_size >= c->schema_off + c->schema_size);
 }
 
@@ -105,6 +107,9 @@ static void impossible_geometries_are_refused(void **state)
 	assert_int_equal(stk_shm_control_plan(&g, &plan), -EINVAL);
 	g = geometry;
 	g.nfields = STK_SHM_MAX_FIELDS + 1;
+	assert_int_equal(stk_shm_control_plan(&g, &plan), -EINVAL);
+	g = geometry;
+	g.start_size = STK_SHM_CURSOR_MAX + 1;
 	assert_int_equal(stk_shm_control_plan(&g, &plan), -EINVAL);
 	g = geometry;
 	g.slot_size = UINT64_MAX / 2;
@@ -180,6 +185,10 @@ static void every_damaged_number_of_a_header_is_refused(void **state)
 	REFUSES(schema_size, UINT64_MAX);
 	REFUSES(state_off, size);
 	REFUSES(state_size, size);
+	REFUSES(start_off, size);
+	REFUSES(start_off, UINT64_MAX);
+	REFUSES(start_size, STK_SHM_CURSOR_MAX + 1);
+	REFUSES(start_size, UINT32_MAX);
 	REFUSES(slot_size, 8192);
 	REFUSES(slot_size, UINT64_MAX / 2);
 	assert_int_equal(stk_shm_control_check(f->control, size, slots, &copy, &f->err), 0);

@@ -44,11 +44,13 @@ def _as_data(data):
     return [_as_data(item) for item in data]
 
 
-def _identity(state):
-    """What must be the same on all ranks, from a state."""
+def _identity(state, base):
+    """What must be the same on all ranks, from a state and where it starts."""
     _, _, plan, fingerprint, digest, seed, world, size = HEADER.unpack_from(state)
     return {"fingerprint": fingerprint.hex(), "spec digest": digest.hex(), "seed": seed, "world": world,
-            "start": state[HEADER.size:HEADER.size + size].hex() or "the beginning", "plan version": plan}
+            # Older daemons tell no cursor of the beginning.
+            "start": state[HEADER.size:HEADER.size + size].hex() if any(base) else "the beginning",
+            "plan version": plan}
 
 
 def _odd_ranks(found):
@@ -155,7 +157,7 @@ class Loader:
         try:
             self._client = self._attach(arguments)
             self._read_info()
-            mine = _identity(self._client.state()[0])
+            mine = _identity(self._client.state()[0], self._base)
         except Error as e:
             failed, mine = e, str(e)
         found = [None] * dist.get_world_size()
