@@ -208,7 +208,9 @@ static const struct stk_key field_keys[] = {
 	 NULL, NULL},
 	{"where", STK_KEY_STRING, FIELD(ops.where), NULL, 1, STK_SPEC_NAME_MAX, NULL, NULL,
 	 STK_KEY_DIGEST | STK_KEY_LATER,
-	 "stored field of the same lengths (copy); values become pad where it is 0", NULL, NULL},
+	 "stored field of the same lengths (copy); values become pad where it is 0, whether they "
+	 "fit or not",
+	 NULL, NULL},
 	{"crop", STK_KEY_CUSTOM, FIELD(ops.crop), NULL, 0, 0, NULL, NULL,
 	 STK_KEY_DIGEST | STK_KEY_LATER,
 	 "height and width of what is cut out of each image, the first two dimensions of a sample "

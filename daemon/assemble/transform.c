@@ -159,6 +159,22 @@ static void choose(const struct stkd_op *op, uint8_t *dst, const void *src, cons
 	}
 }
 
+/* A value that the mask hides does not reach the batch, so it may be what it likes. */
+static bool shown_fit(const struct stkd_op *op, uint8_t *block, const uint8_t *src,
+		      const uint8_t *mask, size_t n)
+{
+	size_t inner = op->inner_count, in = inner * stk_dtype_size(op->from);
+	bool ok = true;
+
+	for (size_t i = 0, end; i < n; i = end + 1) {
+		for (end = i; end < n && mask[end * inner]; end++)
+			;
+		if (end > i)
+			ok &= plain(op, block + i * op->size, src + i * in, (end - i) * inner);
+	}
+	return ok;
+}
+
 /* Values go into a block first, so that each byte of the slot is written once. */
 static bool masked(const struct stkd_op *op, uint8_t *dst, const uint8_t *src, const uint8_t *where,
 		   size_t n)
@@ -173,10 +189,11 @@ static bool masked(const struct stkd_op *op, uint8_t *dst, const uint8_t *src, c
 	for (size_t i = 0; i < n; i += at_once) {
 		size_t some = STK_MIN(n - i, at_once);
 
-		ok &= plain(op, (uint8_t *)block, src + i * in, some * inner);
 		for (size_t k = 0; k < some; k++)
 			memset(mask + k * inner,
 			       is_set(where + (i + k) * t->where_size, t->where_size), inner);
+		if (!plain(op, (uint8_t *)block, src + i * in, some * inner))
+			ok &= shown_fit(op, (uint8_t *)block, src + i * in, mask, some);
 		choose(op, dst + i * op->size, block, mask, some * inner);
 	}
 	return ok;

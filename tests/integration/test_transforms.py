@@ -24,6 +24,7 @@ STREAMS = {
     "folded": "{name: ids, modulo: 7, dtype: u8}, {name: score, dtype: i8, range: saturate, scale: 2, bias: 1}",
     "keys": "{name: key, make: random_key}",
     "strict": "{name: score, dtype: u8, range: error}",
+    "hidden": "{name: labels, from: ids, dtype: u8, range: error, bias: -11, pad: 200, where: loss_mask}",
     "lossy": "{name: ids, dtype: i8}",
     "uneven": "{name: score, scale: [1, 2]}",
     "masked": "{name: score, dtype: u8, range: error, pad: 9}, {name: who, make: sample_ids}",
@@ -65,6 +66,10 @@ class Transforms(unittest.TestCase):
         first = self.values("keys", "key")
         self.assertEqual(first, self.values("keys", "key"))
         self.assertEqual(len(set(first)), 4)
+
+    def test_a_value_that_the_mask_hides_may_be_out_of_range(self):
+        self.assertEqual(self.values("hidden", "labels"),
+                         [200, 200, 1, 2, 9, 10, 200, 200, 200, 20, 200, 200, 29, 200, 200, 200])
 
     def test_what_cannot_be_done_is_refused_at_attach(self):
         self.assertIn('field "ids": stored I32 may lose range as I8', self.cat("lossy", 1))

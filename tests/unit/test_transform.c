@@ -314,6 +314,62 @@ static void a_value_out_of_range_names_shard_sample_and_field(void **state)
 	free(b.slot);
 }
 
+static void set_mask(uint64_t sample, uint32_t i, uint8_t value)
+{
+	((uint8_t *)(uintptr_t)stored(LABEL_MASK, sample))[i] = value;
+}
+
+/* Does element i fit its target: an id a byte, all five features a half float? */
+static bool fits(uint32_t stored_field, uint64_t sample, uint32_t i)
+{
+	bool fit = true;
+
+	if (stored_field == IDS)
+		return id_of(sample, i) < 256;
+	for (uint32_t k = 0; k < 5; k++) {
+		float x;
+
+		memcpy(&x, stored(FEATS, sample) + 4 * (5 * i + k), 4);
+		fit = fit && (x * 0 != 0 || (x < 65520 && x > -65520));
+	}
+	return fit;
+}
+
+/* The mask lets through what fits, and of one sample of the batch one element more. */
+static int assemble_masked(uint32_t stored_field, bool one_more)
+{
+	bool ids = stored_field == IDS, shown = false;
+	struct stk_spec_field field = {
+		.name = (char *)"some",
+		.from = (char *)(ids ? "ids" : "feats"),
+		.dtype = ids ? STK_DTYPE_U8 : STK_DTYPE_F16,
+		.ops = {.where = (char *)"label_mask", .range = STK_RANGE_ERROR}};
+	struct batch b;
+
+	for (uint64_t s = 0; s < SAMPLES; s++) {
+		for (uint32_t i = 0; i < fake.counts[IDS][s]; i++) {
+			bool more = one_more && !shown && s == (2 * 17 + 3) % SAMPLES &&
+				    !fits(stored_field, s, i);
+
+			set_mask(s, i, more || fits(stored_field, s, i));
+			shown = shown || more;
+		}
+	}
+	assert_true(shown == one_more);
+	assemble(&field, 0, &b);
+	free(b.slot);
+	return b.r;
+}
+
+static void a_value_that_the_mask_hides_is_not_out_of_range(void **state)
+{
+	(void)state;
+	for (uint32_t f = IDS; f <= FEATS; f += FEATS - IDS) {
+		assert_int_equal(assemble_masked(f, false), 0);
+		assert_int_equal(assemble_masked(f, true), -EBADMSG);
+	}
+}
+
 /* What is fine in one field and bad in another is masked in both, in the same rows each time. */
 static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
 {
@@ -422,6 +478,7 @@ int main(void)
 		cmocka_unit_test(draws_cover_their_range_evenly),
 		cmocka_unit_test(a_value_out_of_range_names_shard_sample_and_field),
 		cmocka_unit_test(a_bad_sample_in_quarantine_is_a_masked_row),
+		cmocka_unit_test(a_value_that_the_mask_hides_is_not_out_of_range),
 		cmocka_unit_test(what_does_not_fit_the_field_is_refused_with_its_numbers),
 	};
 
