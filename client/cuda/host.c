@@ -14,6 +14,7 @@ struct host_call {
 	void *const *streams;
 	uint32_t n;
 	int wrong; /* a stream cannot be used: a negative errno, looked at on the caller's thread */
+	bool last; /* out: the pipeline is closed, and no batch is left */
 	struct stk_err err;
 };
 
@@ -50,6 +51,23 @@ int stk__cuda_poll_deferred(struct stk_cuda *c, struct stk_err *err)
 	return 0;
 }
 
+void stk__cuda_drain_deferred(struct stk_cuda *c)
+{
+	while (c->deferred && stk__cuda_poll_deferred(c, NULL) == 0)
+		if (c->deferred)
+			stk__cuda_pause();
+	/* A broken device reads nothing any more. */
+	while (c->deferred) {
+		struct stk__cuda_deferred *d = c->deferred;
+
+		c->deferred = d->next;
+		while (d->n)
+			stk__cuda_event_put(c, d->events[--d->n]);
+		stk_batch_release(d->batch);
+		free(d);
+	}
+}
+
 static int record_all(struct host_call *call)
 {
 	struct stk_cuda *c = call->c;
@@ -57,8 +75,13 @@ static int record_all(struct host_call *call)
 
 	for (uint32_t i = 0; i < call->n; i++) {
 		void *stream = stk__cuda_stream(c, call->streams[i]);
-		int r = stk__cuda_event_get(c, &d->events[d->n], &call->err), code;
+		int code, r;
 
+		if (stream == STK_CUDA_ANY_STREAM)
+			stk__cuda_wait_device(c);
+		if (stream == STK_CUDA_ANY_STREAM || stream == STK_CUDA_NO_STREAM)
+			continue;
+		r = stk__cuda_event_get(c, &d->events[d->n], &call->err);
 		if (r < 0)
 			return r;
 		code = c->rt->EventRecord(d->events[d->n++], stream);
@@ -67,6 +90,13 @@ static int record_all(struct host_call *call)
 					       "on a stream that copies a host batch");
 	}
 	return 0;
+}
+
+/* A batch less that the caller holds. */
+static bool is_last(struct stk_cuda *c)
+{
+	c->lent--;
+	return c->closed && !c->lent;
 }
 
 static int defer(void *arg)
@@ -80,13 +110,15 @@ static int defer(void *arg)
 	if (r < 0) {
 		/* Nothing tells when the copy is done: it is waited for. */
 		c->err = call->err;
-		if (c->rt->DeviceSynchronize() != STK__CUDA_SUCCESS)
-			c->rt->GetLastError();
+		stk__cuda_wait_device(c);
 	}
 	call->deferred->next = c->deferred;
 	c->deferred = STK_STEAL(call->deferred);
 	/* An error here is found again by the next call. */
 	stk__cuda_poll_deferred(c, NULL);
+	if (c->closed) /* there will be no next call */
+		stk__cuda_drain_deferred(c);
+	call->last = is_last(c);
 	pthread_mutex_unlock(&c->lock);
 	return r;
 }
@@ -113,31 +145,63 @@ int stk__cuda_lend_host(struct stk_cuda *c, struct stk_batch **ret, struct stk_e
 	r = stk_batch_state(c->held, c->state, sizeof(c->state));
 	c->state_size = r < 0 ? 0 : (size_t)r;
 	c->batches++;
+	c->lent++;
 	*ret = STK_STEAL(c->held);
 	pthread_mutex_unlock(&c->lock);
 	return 0;
+}
+
+/* Nobody copied from it. */
+static void give_back(struct host_call *call, struct stk_batch *batch)
+{
+	struct stk_cuda *c = call->c;
+
+	stk_batch_release(batch);
+	pthread_mutex_lock(&c->lock);
+	call->last = is_last(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* By way of events, with the device current. */
+static int give_back_later(struct host_call *call, struct stk_batch *batch)
+{
+	struct stk_cuda *c = call->c;
+	struct stk__cuda_device *device;
+	int r;
+
+	call->deferred = calloc(1, sizeof(*call->deferred) + call->n * sizeof(void *));
+	if (!call->deferred)
+		return -ENOMEM;
+	call->deferred->batch = batch;
+	for (uint32_t i = 0; i < call->n && !call->wrong; i++)
+		call->wrong = stk__cuda_check_stream(c, stk__cuda_stream(c, call->streams[i]),
+						     &call->err);
+	/* Another thread may give back the last batch, and free all of it, before we are back. */
+	device = stk__cuda_device_ref(c->device);
+	r = stk__cuda_run(device, defer, call, &call->err);
+	stk__cuda_device_unref(device);
+	free(call->deferred); /* the device was out of reach: nothing was done */
+	return r;
 }
 
 STK_PUBLIC int stk_cuda_release_host(struct stk_cuda *c, struct stk_batch *batch,
 				     void *const *streams, uint32_t n)
 {
 	struct host_call call = {.c = c, .streams = streams, .n = n};
-	int r;
+	int r = 0;
 
 	if (!batch)
 		return 0;
-	if (!n || !stk__cuda_usable(c)) {
+	if (!stk__cuda_usable(c)) {
 		stk_batch_release(batch);
 		return 0;
 	}
-	call.deferred = calloc(1, sizeof(*call.deferred) + n * sizeof(void *));
-	if (!call.deferred)
-		return -ENOMEM;
-	call.deferred->batch = batch;
-	for (uint32_t i = 0; i < n && !call.wrong; i++)
-		call.wrong = stk__cuda_check_stream(c, stk__cuda_stream(c, streams[i]), &call.err);
-	r = stk__cuda_run(c->device, defer, &call, &call.err);
-	free(call.deferred); /* the device was out of reach: nothing was done */
+	if (n)
+		r = give_back_later(&call, batch);
+	else
+		give_back(&call, batch);
+	if (call.last)
+		stk__cuda_destroy(c);
 	return r;
 }
 

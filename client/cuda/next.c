@@ -4,6 +4,7 @@
  * the caller's thread; touches the device in short steps.
  */
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <time.h>
 
@@ -58,8 +59,11 @@ int stk__cuda_check_stream(struct stk_cuda *c, const void *stream, struct stk_er
 static int wait_copied(const struct stk_cuda *c, const struct stk_cuda_batch *slot, void *stream,
 		       struct stk_err *err)
 {
-	int code = c->rt->StreamWaitEvent(stream, slot->copied, 0);
+	int code;
 
+	if (stream == STK_CUDA_NO_STREAM)
+		return 0;
+	code = c->rt->StreamWaitEvent(stream, slot->copied, 0);
 	if (code == STK__CUDA_SUCCESS)
 		return 0;
 	return stk__cuda_error(c->rt, code, "cudaStreamWaitEvent", err,
@@ -208,6 +212,26 @@ static int next(struct next_call *call, int timeout_ms)
 	}
 }
 
+/* What is ahead, or ready in the ring. */
+static int take(struct next_call *call)
+{
+	struct stk_cuda *c = call->c;
+
+	for (;;) {
+		int r = stk__cuda_run(c->device, step, call, &call->err);
+
+		if (r == STK__CUDA_NEED_SLOT)
+			return STK_TIMEOUT;
+		if (r != STK__CUDA_NEED_BATCH)
+			return r;
+		r = stk_client_take(c->client, &c->held);
+		if (r < 0)
+			return stk_err_set(&call->err, r, "%s", stk_client_error(c->client));
+		if (r || c->flags & STK_CUDA_HOST)
+			return r;
+	}
+}
+
 /* One thread at a time takes from the client. */
 static int own(struct stk_cuda *c)
 {
@@ -243,8 +267,10 @@ static int disown(struct next_call *call, int r)
 	return r;
 }
 
-STK_PUBLIC int stk_cuda_next(struct stk_cuda *c, int timeout_ms, void *stream,
-			     struct stk_cuda_batch **ret_batch)
+#define TAKE INT_MIN /* for a timeout: what is ready, or nothing */
+
+static int next_device(struct stk_cuda *c, int timeout_ms, void *stream,
+		       struct stk_cuda_batch **ret_batch)
 {
 	struct next_call call = {.c = c, .stream = stk__cuda_stream(c, stream)};
 	int r = own(c);
@@ -255,13 +281,13 @@ STK_PUBLIC int stk_cuda_next(struct stk_cuda *c, int timeout_ms, void *stream,
 	if (r == 0 && c->flags & STK_CUDA_HOST)
 		r = stk_err_set(&call.err, -EINVAL, "this pipeline has no device slots");
 	if (r == 0)
-		r = next(&call, timeout_ms);
+		r = timeout_ms == TAKE ? take(&call) : next(&call, timeout_ms);
 	if (r == 0)
 		*ret_batch = call.batch;
 	return disown(&call, r);
 }
 
-STK_PUBLIC int stk_cuda_next_host(struct stk_cuda *c, int timeout_ms, struct stk_batch **ret_batch)
+static int next_host(struct stk_cuda *c, int timeout_ms, struct stk_batch **ret_batch)
 {
 	struct next_call call = {.c = c};
 	int r = own(c);
@@ -272,10 +298,31 @@ STK_PUBLIC int stk_cuda_next_host(struct stk_cuda *c, int timeout_ms, struct stk
 		r = stk_err_set(&call.err, -EINVAL,
 				"this pipeline was not opened for host batches");
 	if (r == 0 && !c->held)
-		r = next(&call, timeout_ms);
+		r = timeout_ms == TAKE ? take(&call) : next(&call, timeout_ms);
 	if (r == 0)
 		r = stk__cuda_lend_host(c, ret_batch, &call.err);
 	return disown(&call, r);
+}
+
+STK_PUBLIC int stk_cuda_next(struct stk_cuda *c, int timeout_ms, void *stream,
+			     struct stk_cuda_batch **ret_batch)
+{
+	return next_device(c, STK_MAX(timeout_ms, -1), stream, ret_batch);
+}
+
+STK_PUBLIC int stk_cuda_take(struct stk_cuda *c, void *stream, struct stk_cuda_batch **ret_batch)
+{
+	return next_device(c, TAKE, stream, ret_batch);
+}
+
+STK_PUBLIC int stk_cuda_next_host(struct stk_cuda *c, int timeout_ms, struct stk_batch **ret_batch)
+{
+	return next_host(c, STK_MAX(timeout_ms, -1), ret_batch);
+}
+
+STK_PUBLIC int stk_cuda_take_host(struct stk_cuda *c, struct stk_batch **ret_batch)
+{
+	return next_host(c, TAKE, ret_batch);
 }
 
 STK_PUBLIC int stk_cuda_state(struct stk_cuda *c, void *state, size_t room)

@@ -88,11 +88,17 @@ void stk__cuda_settle(struct stk_cuda *c, struct stk__session *session)
 
 /* Closing. */
 
-static void pause_a_little(void)
+void stk__cuda_pause(void)
 {
 	struct timespec ts = {.tv_nsec = PAUSE_NS};
 
 	nanosleep(&ts, NULL);
+}
+
+void stk__cuda_wait_device(struct stk_cuda *c)
+{
+	if (c->rt->DeviceSynchronize() != STK__CUDA_SUCCESS)
+		c->rt->GetLastError();
 }
 
 /* Readers of released batches, before their memory goes. */
@@ -103,7 +109,7 @@ static void wait_readers(struct stk_cuda *c)
 
 		while (slot->nuses) {
 			if (stk__cuda_event_done(c->rt, slot->uses[slot->nuses - 1], NULL) == 0)
-				pause_a_little();
+				stk__cuda_pause();
 			else
 				stk__cuda_event_put(c, slot->uses[--slot->nuses]);
 		}
@@ -145,21 +151,7 @@ static int drain(void *arg)
 		slot->host = NULL;
 		slot->copying = false;
 	}
-	while (c->deferred) {
-		if (stk__cuda_poll_deferred(c, NULL) < 0)
-			break; /* a broken device reads nothing any more */
-		if (c->deferred)
-			pause_a_little();
-	}
-	while (c->deferred) {
-		struct stk__cuda_deferred *d = c->deferred;
-
-		c->deferred = d->next;
-		while (d->n)
-			stk__cuda_event_put(c, d->events[--d->n]);
-		stk_batch_release(d->batch);
-		free(d);
-	}
+	stk__cuda_drain_deferred(c);
 	pthread_mutex_unlock(&c->lock);
 	return 0;
 }
@@ -312,4 +304,15 @@ STK_PUBLIC int stk_cuda_info(struct stk_cuda *c, struct stk_cuda_info *ret)
 STK_PUBLIC const char *stk_cuda_error(const struct stk_cuda *c)
 {
 	return c->err.text;
+}
+
+STK_PUBLIC int stk_cuda_last_error(struct stk_cuda *c, char *text, size_t size)
+{
+	int code;
+
+	pthread_mutex_lock(&c->lock);
+	snprintf(text, size, "%s", c->err.text);
+	code = STK_MAX(c->err.code, 0); /* an errno is below */
+	pthread_mutex_unlock(&c->lock);
+	return code;
 }

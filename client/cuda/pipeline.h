@@ -65,7 +65,7 @@ struct stk_cuda {
 	unsigned generation; /* of stk__fork_generation() */
 	bool owned;          /* a thread is in next, seek or close */
 	bool closed;
-	uint32_t lent; /* batches that are not released */
+	uint32_t lent; /* batches that are not released, of the device or the host */
 	void *stream;
 	struct stk_cuda_batch *slots;
 	struct stk_cuda_batch *ahead[STK__CUDA_DEPTH_MAX], *flight[STK__CUDA_DEPTH_MAX];
@@ -116,6 +116,10 @@ static inline bool stk__cuda_is_settled(const struct stk_cuda *c,
 /* Decides how the memory of @session is copied. Under the lock, or before anybody else is there. */
 void stk__cuda_settle(struct stk_cuda *c, struct stk__session *session);
 
+/* A moment, while something on the device is waited for. */
+void stk__cuda_pause(void);
+/* Where order cannot be kept by event: by waiting, once. With the device current. */
+void stk__cuda_wait_device(struct stk_cuda *c);
 /* Warns the caller, on his thread and not under the lock. */
 void stk__cuda_say(struct stk_cuda *c);
 
@@ -145,6 +149,8 @@ void stk__cuda_event_put(struct stk_cuda *c, void *event);
 
 /* host.c; the same. */
 int stk__cuda_poll_deferred(struct stk_cuda *c, struct stk_err *err);
+/* Waits until there are none. */
+void stk__cuda_drain_deferred(struct stk_cuda *c);
 /* Lends c->held to the caller. Owner of the client, not under the lock. */
 int stk__cuda_lend_host(struct stk_cuda *c, struct stk_batch **ret, struct stk_err *err);
 

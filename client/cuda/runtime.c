@@ -154,8 +154,9 @@ int stk__cuda_error(const struct stk__cuda_runtime *rt, int code, const char *fu
 	va_start(args, what);
 	vsnprintf(text, sizeof(text), what, args);
 	va_end(args);
-	return stk_err_set(err, to_errno(code), "%s: %s (%s): %s", function, rt->GetErrorName(code),
-			   rt->GetErrorString(code), text);
+	stk_err_set(err, code, "%s: %s (%s): %s", function, rt->GetErrorName(code),
+		    rt->GetErrorString(code), text);
+	return to_errno(code);
 }
 
 int stk__cuda_event_done(const struct stk__cuda_runtime *rt, void *event, struct stk_err *err)

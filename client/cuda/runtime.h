@@ -87,6 +87,7 @@ int stk__cuda_runtime(const struct stk__cuda_runtime **ret, struct stk_err *err)
 /*
  * After a call that failed with @code: takes the error away from the thread, so that the trainer's
  * next check is not blamed for it. "cudaMalloc: cudaErrorMemoryAllocation (out of memory): WHAT".
+ * The error's code becomes @code itself, which is positive.
  * Return: -ENOMEM, -ENODEV or -EIO.
  */
 int stk__cuda_error(const struct stk__cuda_runtime *rt, int code, const char *function,

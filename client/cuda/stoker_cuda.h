@@ -15,6 +15,7 @@
  * Streams are cudaStream_t; NULL is the device's legacy default stream (with STK_CUDA_PER_THREAD
  * the calling thread's), cudaStreamLegacy and cudaStreamPerThread mean what they say. A stream must
  * belong to the pipeline's device, and no graph may be captured on it meanwhile.
+ * STK_CUDA_NO_STREAM and STK_CUDA_ANY_STREAM stand for streams where it is said.
  *
  * Functions return 0 or a positive outcome (enum stk_outcome), or a negative errno; then
  * stk_cuda_error() has one sentence with CUDA's name for it and what was being done.
@@ -30,6 +31,11 @@ extern "C" {
 
 struct stk_cuda;
 struct stk_cuda_batch;
+
+/* next, take: no stream waits yet; release: none reads the batch but those that were recorded. */
+#define STK_CUDA_NO_STREAM ((void *)-1)
+/* release: it is not known which streams read the batch; the device is waited for. */
+#define STK_CUDA_ANY_STREAM ((void *)-2)
 
 /* What CUDA says of a device, without making a context on it. */
 struct stk_cuda_device {
@@ -108,6 +114,18 @@ STK_PUBLIC int stk_cuda_next(struct stk_cuda *cuda, int timeout_ms, void *stream
 			     struct stk_cuda_batch **ret_batch);
 
 /**
+ * stk_cuda_take() - the next batch if one is ready
+ *
+ * As stk_cuda_next() with a timeout of 0, but never attaches anew: STK_TIMEOUT also when the
+ * connection is lost; stk_cuda_next() sees to that.
+ */
+STK_PUBLIC int stk_cuda_take(struct stk_cuda *cuda, void *stream,
+			     struct stk_cuda_batch **ret_batch);
+
+/* Makes one more stream wait for the copy. Return: as stk_cuda_record(). */
+STK_PUBLIC int stk_cuda_wait(struct stk_cuda_batch *batch, void *stream);
+
+/**
  * stk_cuda_record() - another stream uses the batch
  *
  * Makes @stream wait for the copy and keeps the memory until the work that is on it now is done.
@@ -124,6 +142,9 @@ STK_PUBLIC int stk_cuda_record(struct stk_cuda_batch *batch, void *stream);
  * be kept by event, the device was waited for and the batch is released.
  */
 STK_PUBLIC int stk_cuda_release(struct stk_cuda_batch *batch, void *stream);
+/* The same after the work of each of @n streams. */
+STK_PUBLIC int stk_cuda_release_after(struct stk_cuda_batch *batch, void *const *streams,
+				      uint32_t n);
 
 /* `data` is a device address; the lists are host memory, valid until the release. */
 STK_PUBLIC int stk_cuda_batch_info(const struct stk_cuda_batch *batch, struct stk_batch_info *ret);
@@ -146,14 +167,18 @@ STK_PUBLIC int stk_cuda_seek(struct stk_cuda *cuda, const void *state, size_t si
  * stk_cuda_next_host() - the next batch as host memory, for those who copy it themselves
  *
  * As stk_client_next() on a page-locked mapping; meanwhile gives back what stk_cuda_release_host()
- * took. Not to be mixed with stk_cuda_next().
+ * took. Not to be mixed with stk_cuda_next(). @ret_batch: yours until stk_cuda_release_host().
  */
 STK_PUBLIC int stk_cuda_next_host(struct stk_cuda *cuda, int timeout_ms,
 				  struct stk_batch **ret_batch);
+/* The same if one is ready, as stk_cuda_take(). */
+STK_PUBLIC int stk_cuda_take_host(struct stk_cuda *cuda, struct stk_batch **ret_batch);
 
 /**
  * stk_cuda_release_host() - give a host batch back when streams are done with it
  * @streams: each is waited for, by event, up to the work that is on it now; n 0: nothing was copied
+ *
+ * Also after stk_cuda_close(), and then it waits for the streams itself; the last one frees the rest.
  *
  * Return: 0; -ENOMEM, -EAGAIN: nothing was done, call it again; another negative errno: an event
  * could not be recorded, the device was waited for and the batch is on its way back.
@@ -194,6 +219,9 @@ STK_PUBLIC int stk_cuda_info(struct stk_cuda *cuda, struct stk_cuda_info *ret);
 
 /* Text of the last error; "" if none. Valid until the next call on the pipeline. */
 STK_PUBLIC const char *stk_cuda_error(const struct stk_cuda *cuda);
+
+/* Copies that text, whatever other threads do. Return: CUDA's code for it, 0: not CUDA's error. */
+STK_PUBLIC int stk_cuda_last_error(struct stk_cuda *cuda, char *text, size_t size);
 
 #ifdef __cplusplus
 }
