@@ -226,7 +226,7 @@ static const struct stk_key keys[] = {
 	       "last step of an epoch: fewer rows, masked rows, or dropped and counted"),
 	CHOICE(on_bad_sample, "error", on_bad_names, STK_KEY_DIGEST | STK_KEY_LATER,
 	       "a sample with a value out of range (fields with range: error) ends the stream, or becomes a "
-	       "masked row that is counted, the same on each replay"),
+	       "masked row that is counted and listed (stokerctl quarantine), the same on each replay"),
 	NUMBER(window, STK_KEY_U32, "4096", 0, UINT64_C(1) << 30, "samples", STK_KEY_DIGEST | STK_KEY_LATER,
 	       "pack: so many samples, as they come, are packed together, 0: a whole epoch"),
 	NUMBER(segments_max, STK_KEY_U32, "0", 0, EDGE_MAX, "segments", STK_KEY_DIGEST | STK_KEY_LATER,

@@ -31,6 +31,7 @@ static const char usage_text[] =
 	"  streams                           the streams it is configured for\n"
 	"  jobs                              the runs that it feeds\n"
 	"  queues                            depth of each queue, and who waits for whom\n"
+	"  quarantine [STREAM [JOB]]         bad samples that were masked\n"
 	"  detach STREAM JOB [RANK [SEAT]]   end seats of a job\n"
 	"\n"
 	"  --socket PATH      this daemon only (default: the system's and your private ones)\n"
@@ -341,6 +342,41 @@ static void show_queues(const json_t *reply)
 	table_print(&t, "no queues");
 }
 
+static void show_quarantine(const json_t *reply)
+{
+	static const char *const heads[] = {"STREAM", "JOB",   ">SAMPLE", "SHARD",
+					    ">ROW",   ">BYTE", "FIELD",   "REASON"};
+	struct table t = {heads, sizeof(heads) / sizeof(*heads), 0, NULL};
+	const json_t *job, *bad;
+	size_t i, k;
+
+	json_array_foreach (json_object_get(reply, "jobs"), i, job) {
+		json_array_foreach (json_object_get(job, "samples"), k, bad) {
+			table_row(&t);
+			cell(&t, 0, "%s", text_of(job, "stream"));
+			cell(&t, 1, "%s", text_of(job, "job"));
+			cell(&t, 2, "%lld", number_of(bad, "sample"));
+			cell(&t, 3, "%s", text_of(bad, "shard"));
+			cell(&t, 4, "%lld", number_of(bad, "row"));
+			cell(&t, 5, json_object_get(bad, "offset") ? "%lld" : "-",
+			     number_of(bad, "offset"));
+			cell(&t, 6, "%s", text_of(bad, "field"));
+			cell(&t, 7, "%s", text_of(bad, "reason"));
+		}
+	}
+	table_print(&t, "no sample was masked");
+	json_array_foreach (json_object_get(reply, "jobs"), i, job) {
+		char name[CELL_MAX];
+
+		if (!number_of(job, "rows"))
+			continue;
+		snprintf(name, sizeof(name), "%s", text_of(job, "job"));
+		printf("  job %s: %lld rows masked so far%s\n", clean(name), number_of(job, "rows"),
+		       json_is_true(json_object_get(job, "more")) ? ", of these and other samples"
+								  : "");
+	}
+}
+
 static void show_detach(const json_t *reply)
 {
 	printf("  detached %lld seat%s\n", number_of(reply, "detached"),
@@ -357,6 +393,7 @@ static const struct command {
 	{"streams", "io.stoker.Streams", 0, 0, true, show_streams},
 	{"jobs", "io.stoker.Jobs", 0, 0, true, show_jobs},
 	{"queues", "io.stoker.Queues", 0, 0, true, show_queues},
+	{"quarantine", "io.stoker.Quarantine", 0, 2, true, show_quarantine},
 	{"detach", "io.stoker.Detach", 2, 4, false, show_detach},
 };
 
@@ -382,7 +419,7 @@ static char *parameters_of(const struct command *c, char **words, int n)
 	json_t *json = json_object();
 	char *text;
 
-	for (int i = 0; i < n && !c->reads; i++) {
+	for (int i = 0; i < n; i++) {
 		char *end;
 		long number = strtol(words[i], &end, 10);
 

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -38,7 +39,11 @@ int stkd_assembly_new(const struct stk_spec *spec, const struct stkd_dataset *da
 	assembly->dataset = dataset;
 	assembly->max_length = max_length ? max_length : UINT32_MAX;
 	assembly->seed = spec->seed;
-	assembly->quarantine = spec->on_bad_sample == STK_ON_BAD_QUARANTINE;
+	if (spec->on_bad_sample == STK_ON_BAD_QUARANTINE) {
+		assembly->quarantine = stkd_quarantine_new();
+		if (!assembly->quarantine)
+			return stk_err_set(err, -ENOMEM, "fields of a batch: no memory");
+	}
 	r = stkd_fields_compile(assembly, spec, err);
 	if (r < 0)
 		return r;
@@ -54,6 +59,7 @@ struct stkd_assembly *stkd_assembly_free(struct stkd_assembly *assembly)
 		free(assembly->ops[i].name);
 		free(assembly->ops[i].transform);
 	}
+	stkd_quarantine_free(assembly->quarantine);
 	free(assembly);
 	return NULL;
 }
@@ -214,19 +220,42 @@ int stkd_run_check_extent(const struct stkd_run *run, uint64_t sample, uint32_t 
 	return 0;
 }
 
-int stkd_run_refuse_value(const struct stkd_run *run, uint64_t sample)
+/* Where a field's bytes lie in their shard. */
+static uint64_t offset_in(const struct stkd_shard *shard, const struct stkd_extent *extent)
 {
-	const struct stkd_dataset *dataset = run->assembly->dataset;
-	const struct stkd_op *op = *run->bad;
-	uint64_t row;
-	size_t shard;
+	uint64_t at = (uint64_t)((uintptr_t)extent->data - (uintptr_t)shard->map);
 
-	stkd_dataset_locate(dataset, sample, &shard, &row);
+	return shard->map && at < shard->file_size ? at : STKD_NO_OFFSET;
+}
+
+int stkd_run_bad_sample(struct stkd_run *run, uint64_t sample, const struct stkd_extent *extents)
+{
+	const struct stkd_assembly *assembly = run->assembly;
+	const struct stkd_op *op = *run->bad;
+	const struct stkd_shard *shard;
+	char place[32] = "";
+	uint64_t row, offset;
+	size_t s;
+
+	stkd_dataset_locate(assembly->dataset, sample, &s, &row);
+	shard = assembly->dataset->shards[s];
+	offset = offset_in(shard, &extents[op->column]);
+	if (assembly->quarantine) {
+		stkd_quarantine_note(assembly->quarantine,
+				     &(struct stkd_bad){.sample = sample,
+							.offset = offset,
+							.op = (uint32_t)(op - assembly->ops)});
+		run->result.rows_bad++;
+		*run->bad = NULL;
+		return 0;
+	}
+	if (offset != STKD_NO_OFFSET)
+		snprintf(place, sizeof(place), "byte %" PRIu64 ", ", offset);
 	return stk_err_set(run->err, -EBADMSG,
-			   "%s: sample %" PRIu64 " (row %" PRIu64
+			   "%s: %ssample %" PRIu64 " (row %" PRIu64
 			   "): field \"%s\": a value of stored %s does not fit %s (range: error)",
-			   dataset->shards[shard]->path, sample, row, op->name,
-			   stk_dtype_name(op->from), stk_dtype_name(op->to));
+			   shard->path, place, sample, row, op->name, stk_dtype_name(op->from),
+			   stk_dtype_name(op->to));
 }
 
 static int copy_row(struct stkd_run *run, uint32_t index, const struct stkd_extent *extents)
@@ -247,13 +276,14 @@ static int copy_row(struct stkd_run *run, uint32_t index, const struct stkd_exte
 	row.length = STK_MIN(STK_MIN(length, assembly->max_length), run->recipe->width);
 	run->sample = sample;
 	write_row(run, &row);
-	if (*run->bad && !assembly->quarantine)
-		return stkd_run_refuse_value(run, sample);
 	if (*run->bad) {
-		*run->bad = NULL;
-		write_row(run, &(struct row){.run = run, .index = index, .sample = STKD_NO_SAMPLE});
-		run->result.rows_bad++;
-		return 0;
+		int r = stkd_run_bad_sample(run, sample, extents);
+
+		if (r == 0)
+			write_row(run, &(struct row){.run = run,
+						     .index = index,
+						     .sample = STKD_NO_SAMPLE});
+		return r;
 	}
 	run->result.real_tokens += row.length;
 	run->result.max_length = STK_MAX(run->result.max_length, row.length);

@@ -70,6 +70,12 @@ uint32_t stkd_assembly_nfields(const struct stkd_assembly *assembly);
  * "batch", "shape": [inner]}; new reference. */
 json_t *stkd_assembly_schema(const struct stkd_assembly *assembly);
 
+/*
+ * Bad samples that were masked so far: {"rows", "more", "samples": [{"sample", "shard", "row", "field",
+ * "reason", "offset"}]}, at most so many, the lowest ids; new reference. Any thread.
+ */
+json_t *stkd_assembly_quarantined(const struct stkd_assembly *assembly, uint32_t most);
+
 /* width2: of the second length, 0 where there is one. -EOVERFLOW when it does not fit 64 bits; *ret is then of no use. */
 int stkd_assembly_layout(const struct stkd_assembly *assembly, uint32_t rows, uint32_t width,
 			 uint32_t width2, struct stkd_layout *ret);

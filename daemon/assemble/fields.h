@@ -8,6 +8,7 @@
 
 #include "daemon/assemble/assembly.h"
 #include "daemon/assemble/kernels.h"
+#include "daemon/assemble/quarantine.h"
 #include "daemon/assemble/rows.h"
 
 #define STKD_NO_COLUMN UINT32_MAX
@@ -47,8 +48,8 @@ struct stkd_op {
 struct stkd_assembly {
 	const struct stkd_dataset *dataset; /* the caller's; outlives this */
 	uint32_t max_length;
-	uint64_t seed;   /* of keys */
-	bool quarantine; /* bad samples are masked */
+	uint64_t seed;                      /* of keys */
+	struct stkd_quarantine *quarantine; /* where bad samples are noted; NULL: they are errors */
 	bool packed;
 	bool separator; /* a place behind each sample */
 	uint32_t align;

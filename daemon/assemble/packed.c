@@ -182,6 +182,11 @@ static void mask_piece(struct stkd_run *run, const struct piece *p)
 
 		if (op->make == STK_MAKE_SAMPLE_IDS)
 			write_value(run, i, p->number, none);
+		else if (op->make == STK_MAKE_RANDOM_KEY)
+			write_value(run, i, p->number, 0);
+		else if (op->make == STK_MAKE_MASK)
+			op->fill(place(run, i, token_of(run, p->row, p->at)), 0,
+				 p->segment->length);
 		else if (op->make == STK_MAKE_COPY && op->ragged)
 			op->fill(place(run, i, token_of(run, p->row, p->at)), op->pad,
 				 (p->segment->length + (uint64_t)p->gap) * op->inner_count);
@@ -189,8 +194,6 @@ static void mask_piece(struct stkd_run *run, const struct piece *p)
 			op->fill(place(run, i, p->number), op->pad, op->inner_count);
 	}
 	memcpy(run->slot + run->layout->ids_off + p->number * sizeof(none), &none, sizeof(none));
-	*run->bad = NULL;
-	run->result.rows_bad++;
 }
 
 static int copy_piece(struct stkd_run *run, struct piece *p)
@@ -210,12 +213,13 @@ static int copy_piece(struct stkd_run *run, struct piece *p)
 	       (uint64_t)p->sample_length + assembly->separator);
 	run->sample = segment->id;
 	write_piece(run, p);
-	if (*run->bad && !assembly->quarantine)
-		return stkd_run_refuse_value(run, segment->id);
 	write_lists(run, p);
 	if (*run->bad) {
-		mask_piece(run, p);
-		return 0;
+		int r = stkd_run_bad_sample(run, segment->id, p->extents);
+
+		if (r == 0)
+			mask_piece(run, p);
+		return r;
 	}
 	run->result.real_tokens += segment->length;
 	run->result.max_length = STK_MAX(run->result.max_length, segment->length);

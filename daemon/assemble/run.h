@@ -30,8 +30,11 @@ struct stkd_run {
 /* The file may have changed since its lengths were read: nothing in an extent is taken on trust. */
 int stkd_run_check_extent(const struct stkd_run *run, uint64_t sample, uint32_t column,
 			  const struct stkd_extent *extent);
-/* A value of the sample that is being copied is out of range. Return: -EBADMSG. */
-int stkd_run_refuse_value(const struct stkd_run *run, uint64_t sample);
+/*
+ * A value of the sample that was copied is out of range. Return: -EBADMSG; 0 where such samples are
+ * masked: it was noted, and its row or segment is still to be written anew.
+ */
+int stkd_run_bad_sample(struct stkd_run *run, uint64_t sample, const struct stkd_extent *extents);
 /* Fields start at multiples of 256; what lies between two belongs to the published bytes too. */
 void stkd_run_zero_gaps(const struct stkd_run *run);
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/log.h"
+#include "daemon/serve/report.h"
 #include "daemon/serve/seek.h"
 
 static void continue_attaches(struct stkd_job *job);
@@ -68,6 +69,7 @@ static void end_if_empty(struct stkd_job *job)
 		stkd_job_feed_drop(job->feeds);
 	atomic_store(&job->progress.cancel, true);
 	if (job->link) {
+		stkd_report_masked(job);
 		log_info("job %s on %s ended", job->name, job->stream);
 		*job->link = job->next;
 		if (job->next)

@@ -70,6 +70,22 @@ static void call_queues(struct stkd_conn *conn, const json_t *parameters)
 	stkd_conn_reply(conn, stkd_report_queues(conn->server));
 }
 
+static void call_quarantine(struct stkd_conn *conn, const json_t *parameters)
+{
+	const json_t *stream = json_object_get(parameters, "stream"),
+		     *job = json_object_get(parameters, "job");
+	struct stk_err err;
+
+	if ((stream && !json_is_string(stream) && !json_is_null(stream)) ||
+	    (job && !json_is_string(job) && !json_is_null(job))) {
+		stk_err_set(&err, -EINVAL, "quarantine: stream and job are strings, or left out");
+		stkd_conn_refuse(conn, &err);
+		return;
+	}
+	stkd_conn_reply(conn, stkd_report_quarantine(conn->server, json_string_value(stream),
+						     json_string_value(job)));
+}
+
 static bool detach_matches(const struct stkd_conn *c, const json_t *parameters)
 {
 	const json_t *rank = json_object_get(parameters, "rank"),
@@ -122,6 +138,7 @@ static const struct {
 	{"io.stoker.Streams", call_streams},
 	{"io.stoker.Jobs", call_jobs},
 	{"io.stoker.Queues", call_queues},
+	{"io.stoker.Quarantine", call_quarantine},
 	{"io.stoker.Detach", call_detach},
 	{"org.varlink.service.GetInfo", call_get_info},
 	{"org.varlink.service.GetInterfaceDescription", call_get_description},

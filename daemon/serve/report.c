@@ -8,6 +8,9 @@
 #include "daemon/log.h"
 #include "daemon/serve/job.h"
 
+#define BAD_MAX 512 /* samples of a reply: all of it fits a message, however long the paths */
+#define LOGGED  10
+
 #define MS UINT64_C(1000000)
 #define S  UINT64_C(1000000000)
 
@@ -118,8 +121,8 @@ static json_t *queue_json(const struct stkd_job *job, struct stkd_job_feed *jf)
 		"ready", (json_int_t)f.ready, "leased", (json_int_t)f.leased, "free",
 		(json_int_t)f.free, "filling", (json_int_t)f.filling, "epoch", (json_int_t)f.epoch,
 		"steps_published", (json_int_t)f.published, "steps_consumed",
-		(json_int_t)f.consumed, "state", stkd_feed_state_name(f.state), "seats", list, "weight",
-		(json_int_t)jf->feed->share.weight);
+		(json_int_t)f.consumed, "state", stkd_feed_state_name(f.state), "seats", list,
+		"weight", (json_int_t)jf->feed->share.weight);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -155,4 +158,50 @@ json_t *stkd_report_queues(struct stkd_server *server)
 	for (const struct stkd_job *job = server->jobs; job; job = job->next)
 		append_queues(list, job);
 	return json_pack("{s:o}", "queues", list);
+}
+
+json_t *stkd_report_quarantine(struct stkd_server *server, const char *stream, const char *name)
+{
+	uint32_t left = BAD_MAX;
+	json_t *list = json_array();
+
+	for (const struct stkd_job *job = server->jobs; job; job = job->next) {
+		const struct stkd_stream *opened = stkd_job_stream(job);
+		json_t *json;
+
+		if (!opened || (stream && strcmp(stream, job->stream)) ||
+		    (name && strcmp(name, job->name)))
+			continue;
+		json = stkd_assembly_quarantined(opened->assembly, left);
+		left -= (uint32_t)json_array_size(json_object_get(json, "samples"));
+		json_object_set_new(json, "stream", json_string(job->stream));
+		json_object_set_new(json, "job", json_string(job->name));
+		json_object_set_new(json, "uid", json_integer((json_int_t)job->uid));
+		json_array_append_new(list, json);
+	}
+	return json_pack("{s:o}", "jobs", list);
+}
+
+void stkd_report_masked(const struct stkd_job *job)
+{
+	const struct stkd_stream *stream = stkd_job_stream(job);
+	json_t *json, *bad;
+	size_t i;
+
+	if (!stream)
+		return;
+	json = stkd_assembly_quarantined(stream->assembly, LOGGED);
+	json_array_foreach (json_object_get(json, "samples"), i, bad)
+		log_warn("job %s on %s: masked sample %" JSON_INTEGER_FORMAT ": %s, row "
+			 "%" JSON_INTEGER_FORMAT ", field %s: %s",
+			 job->name, job->stream, json_integer_value(json_object_get(bad, "sample")),
+			 json_string_value(json_object_get(bad, "shard")),
+			 json_integer_value(json_object_get(bad, "row")),
+			 json_string_value(json_object_get(bad, "field")),
+			 json_string_value(json_object_get(bad, "reason")));
+	if (json_integer_value(json_object_get(json, "rows")))
+		log_warn("job %s on %s: %" JSON_INTEGER_FORMAT " rows of %s samples were masked",
+			 job->name, job->stream, json_integer_value(json_object_get(json, "rows")),
+			 json_is_true(json_object_get(json, "more")) ? "these and other" : "these");
+	json_decref(json);
 }

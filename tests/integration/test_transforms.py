@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transforms from the shard to a client: labels, casts, keys; what is refused at attach, and quarantine.
 
-Needs STOKER_BIN and STOKERD_BIN.
+Needs STOKER_BIN, STOKERD_BIN, STOKERCTL_BIN and TRAINER_BIN.
 """
 
 import json
@@ -82,6 +82,39 @@ class Transforms(unittest.TestCase):
         for _ in range(2):
             self.assertEqual(self.values("masked", "score"), [2, 9, 9, 65])
             self.assertEqual(self.values("masked", "who"), [0, -1, -1, 3])
+
+    def test_masked_samples_are_listed_the_same_for_each_job_and_pass(self):
+        lists = []
+        for job, batches in (("one", 1), ("three", 3)):
+            t = harness.Trainer(["--socket", self.daemon.socket, "--job", job, "--stream", "masked"])
+            self.addCleanup(t.cleanup)
+            self.assertEqual(t.hello["r"], 0, t.hello)
+            self.daemon.wait_full(job)
+            for _ in range(batches):
+                t.do("next")
+            reply = self.daemon.call("Quarantine", stream="masked", job=job)["jobs"]
+            self.assertEqual([j["job"] for j in reply], [job])
+            self.assertGreaterEqual(reply[0]["rows"], 2)
+            self.assertFalse(reply[0]["more"])
+            lists.append(reply[0]["samples"])
+        self.assertEqual(lists[0], lists[1])
+        self.assertEqual([(b["sample"], b["row"], b["field"], b["reason"]) for b in lists[0]],
+                         [(s, s, "score", "a value of stored F32 does not fit U8") for s in (1, 2)])
+        with open(lists[0][0]["shard"], "rb") as shard:
+            for bad in lists[0]:
+                shard.seek(bad["offset"])
+                self.assertEqual(struct.unpack("<f", shard.read(4))[0], SCORE[bad["sample"]])
+        shown = subprocess.run([harness.need("stokerctl"), "--socket", self.daemon.socket, "quarantine", "masked", "one"],
+                               capture_output=True, text=True, timeout=60)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertRegex(shown.stdout, r"masked +one +1 .*a\.safetensors +1 +\d+ +score +a value of stored F32")
+        self.assertNotIn("three", shown.stdout)
+        self.assertEqual(self.daemon.call("Quarantine", job="nobody"), {"jobs": []})
+
+    def test_the_log_names_masked_samples_when_their_job_ends(self):
+        self.values("masked", "score")
+        self.daemon.wait_log("field score: a value of stored F32 does not fit U8")
+        self.daemon.wait_log("rows of these samples were masked")
 
     def values(self, stream, name):
         flat = self.cat(stream)["data"][name]

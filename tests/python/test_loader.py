@@ -337,6 +337,21 @@ class Waiting(LoaderCase):
         t.join()
         self.assertGreater(len(turns), 20)
 
+    def test_masked_samples_are_counted_and_listed(self):
+        strict = {"name": "input_ids", "dtype": "u16", "range": "error", "clamp": [0, 1e9]}
+        l = self.loader(as_="dlpack", fields=[dict(strict, bias=65536 - 25000)], on_bad_sample="quarantine")
+        bad = [i for i, tokens in enumerate(self.samples) if max(tokens) >= 25000]
+        self.assertGreater(len(bad), 3)
+        self.assertLess(len(bad), len(self.samples))
+        found = [sum(b.rows_bad for b in l) for _ in range(2)]
+        self.assertEqual(found, [len(bad), len(bad)])
+        self.assertEqual(l.stats()["rows_bad"], 2 * len(bad))
+        listed = l.quarantined()
+        self.assertEqual([b["sample"] for b in listed], bad)
+        self.assertEqual({b["field"] for b in listed}, {"input_ids"})
+        self.assertIn("does not fit U16", listed[0]["reason"])
+        self.assertTrue(os.path.exists(listed[0]["shard"]))
+
     def test_stats_are_a_flat_dict_of_floats(self):
         l = self.loader(as_="dlpack")
         sum(1 for _ in l)

@@ -601,6 +601,48 @@ static void a_sample_that_changed_is_an_error(void **state)
 	tear_down(&f);
 }
 
+static void a_bad_sample_in_quarantine_keeps_its_place_and_shows_nothing(void **state)
+{
+	static const uint32_t lengths[] = {3, 2, 4};
+	struct stk_spec_field fields[] = {
+		{.name = (char *)"ids"},
+		{.name = (char *)"labels",
+		 .from = (char *)"ids",
+		 .dtype = STK_DTYPE_U8,
+		 .pad_set = true,
+		 .pad = 9,
+		 .pad_float = 9,
+		 .ops = {.range = STK_RANGE_ERROR}},
+		{.name = (char *)"mask", .make = STK_MAKE_MASK, .dtype = STK_DTYPE_I32},
+		{.name = (char *)"segments", .make = STK_MAKE_SEGMENT_IDS},
+		{.name = (char *)"sums", .make = STK_MAKE_CU_SEQLENS},
+		{.name = (char *)"who", .make = STK_MAKE_SAMPLE_IDS},
+		{.name = (char *)"key", .make = STK_MAKE_RANDOM_KEY},
+	};
+	const uint8_t labels[] = {1, 1, 1, 9, 9, 3, 3, 3, 3, 9, 9, 9};
+	const int64_t who[] = {0, -1, 2};
+	const int32_t beyond = 256;
+	struct fixture f;
+
+	(void)state;
+	numbered(&f, lengths, 3);
+	memcpy((uint8_t *)f.fake.dataset.shards[0]->map + f.fake.offsets[0][1] + 4, &beyond, 4);
+	f.spec.on_bad_sample = STK_ON_BAD_QUARANTINE;
+	compile(&f, fields, STK_ARRAY_SIZE(fields));
+	f.recipe.width = 12;
+	add_row(&f, (uint64_t[]){0, 1, 2}, 3);
+	assert_int_equal(assemble(&f, 1).real_tokens, 7);
+	assert_i32s(&f, 0, (int32_t[]){1, 1, 1, 0, 0, 3, 3, 3, 3, 0, 0, 0}, 12);
+	assert_memory_equal(f.slot + f.layout.fields[1].offset, labels, sizeof(labels));
+	assert_i32s(&f, 2, (int32_t[]){1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0, 0}, 12);
+	assert_i32s(&f, 3, (int32_t[]){1, 1, 1, 2, 2, 3, 3, 3, 3, 0, 0, 0}, 12);
+	assert_i32s(&f, 4, (int32_t[]){0, 3, 5, 9}, 4);
+	assert_memory_equal(f.slot + f.layout.fields[5].offset, who, sizeof(who));
+	assert_memory_equal(f.slot + f.layout.fields[6].offset + 8, (int64_t[]){0}, 8);
+	assert_memory_equal(f.slot + f.layout.ids_off, who, sizeof(who));
+	tear_down(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -614,6 +656,7 @@ int main(void)
 		cmocka_unit_test(random_batches_are_byte_for_byte_right),
 		cmocka_unit_test(a_row_of_very_many_samples_is_whole),
 		cmocka_unit_test(a_sample_that_changed_is_an_error),
+		cmocka_unit_test(a_bad_sample_in_quarantine_keeps_its_place_and_shows_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -370,6 +370,40 @@ static void a_value_that_the_mask_hides_is_not_out_of_range(void **state)
 	}
 }
 
+/* The samples that are listed are those that are masked, each with its place. */
+static void check_list(const struct stkd_assembly *assembly, const uint8_t *who, uint32_t bad)
+{
+	json_t *json = stkd_assembly_quarantined(assembly, SAMPLES), *item;
+	json_t *samples = json_object_get(json, "samples");
+	size_t i;
+
+	assert_int_equal(json_integer_value(json_object_get(json, "rows")), bad);
+	assert_int_equal(json_array_size(samples), bad);
+	assert_false(json_is_true(json_object_get(json, "more")));
+	json_array_foreach (samples, i, item) {
+		json_int_t sample = json_integer_value(json_object_get(item, "sample"));
+		json_int_t offset = json_integer_value(json_object_get(item, "offset"));
+		bool second = sample >= (json_int_t)fake.dataset.first[1];
+		int64_t told;
+
+		memcpy(&told, who + 8 * sample, 8);
+		assert_int_equal(told, -1);
+		assert_int_equal(offset, fake.offsets[FEATS][sample]);
+		assert_int_equal(json_integer_value(json_object_get(item, "row")),
+				 sample - (json_int_t)(second ? fake.dataset.first[1] : 0));
+		assert_string_equal(json_string_value(json_object_get(item, "shard")),
+				    fake.dataset.shards[second]->path);
+		assert_string_equal(json_string_value(json_object_get(item, "field")), "feats");
+		assert_string_equal(json_string_value(json_object_get(item, "reason")),
+				    "a value of stored F32 does not fit F16");
+	}
+	json_decref(json);
+	json = stkd_assembly_quarantined(assembly, 1);
+	assert_int_equal(json_array_size(json_object_get(json, "samples")), 1);
+	assert_true(json_is_true(json_object_get(json, "more")) == (bad > 1));
+	json_decref(json);
+}
+
 /* What is fine in one field and bad in another is masked in both, in the same rows each time. */
 static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
 {
@@ -428,6 +462,7 @@ static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
 	}
 	assert_in_range(bad, 1, SAMPLES - 1);
 	assert_int_equal(result.rows_bad, bad);
+	check_list(assembly, slot + layout.fields[2].offset, bad);
 	free(slot);
 	stkd_assembly_free(assembly);
 }

@@ -371,11 +371,11 @@ static PyObject *client_stats(PyObject *self, PyObject *unused)
 	const struct client_stats *s = &c->stats;
 
 	(void)unused;
-	return Py_BuildValue("{sdsdsdsdsdsdsdsd}", "batches", (double)s->batches, "samples",
-			     (double)s->rows, "real_tokens", (double)s->real_tokens,
-			     "padded_tokens", (double)s->padded_tokens, "waits", (double)s->waits,
-			     "wait_seconds", (double)s->wait_ns / 1e9, "slots", (double)c->slots,
-			     "slots_held",
+	return Py_BuildValue("{sdsdsdsdsdsdsdsdsd}", "batches", (double)s->batches, "samples",
+			     (double)s->rows, "rows_bad", (double)s->rows_bad, "real_tokens",
+			     (double)s->real_tokens, "padded_tokens", (double)s->padded_tokens,
+			     "waits", (double)s->waits, "wait_seconds", (double)s->wait_ns / 1e9,
+			     "slots", (double)c->slots, "slots_held",
 			     (double)atomic_load_explicit(&c->count->held, memory_order_relaxed));
 }
 

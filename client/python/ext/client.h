@@ -11,7 +11,7 @@
 #include "client/python/ext/batch.h"
 
 struct client_stats {
-	uint64_t batches, rows, real_tokens, padded_tokens, waits, wait_ns;
+	uint64_t batches, rows, real_tokens, padded_tokens, waits, wait_ns, rows_bad;
 };
 
 struct client {

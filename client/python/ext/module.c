@@ -62,7 +62,30 @@ static PyObject *set_errors(PyObject *module, PyObject *dict)
 	Py_RETURN_NONE;
 }
 
+static PyObject *control(PyObject *module, PyObject *args)
+{
+	const char *socket, *method, *parameters;
+	char error[1024] = "", *reply = NULL;
+	PyObject *text;
+	int timeout_ms, r;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "sssi:control", &socket, &method, &parameters, &timeout_ms))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS;
+	r = stk_control_call(socket, method, parameters, timeout_ms, &reply, error, sizeof(error));
+	Py_END_ALLOW_THREADS;
+	if (r < 0)
+		return ext_raise(r, error);
+	text = PyUnicode_FromString(reply);
+	free(reply);
+	return text;
+}
+
 static PyMethodDef functions[] = {
+	{"control", control, METH_VARARGS,
+	 "control(socket, method, parameters, timeout_ms)\n--\n\nOne call to a daemon, JSON to "
+	 "JSON."},
 	{"set_errors", set_errors, METH_O, "set_errors(errors)\n--\n\nExceptions by errno."},
 	{0},
 };

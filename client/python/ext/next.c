@@ -54,6 +54,7 @@ static void count(struct client *c, const struct stk_batch_info *info)
 	c->ended = c->end_due = info->ends_epoch;
 	c->stats.batches++;
 	c->stats.rows += info->rows_real;
+	c->stats.rows_bad += info->rows_bad;
 	c->stats.real_tokens += info->real_tokens;
 	c->stats.padded_tokens += info->padded_tokens;
 }

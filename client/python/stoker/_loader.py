@@ -13,7 +13,7 @@ import weakref
 
 from . import _launcher, _ranks, _shapes, _tensors
 from ._errors import AgreementError, Error, JobError, SlotsHeldWarning, SpecError, Timeout
-from ._stoker import Client
+from ._stoker import Client, control
 
 log = logging.getLogger("stoker")
 
@@ -278,6 +278,19 @@ class Loader:
     def why(self):
         """Who is waited for: one sentence from the daemon's figures."""
         return self._client.why()
+
+    def quarantined(self):
+        """Samples that this job has masked, with on_bad_sample="quarantine": dicts, the lowest 512 ids of them.
+
+        Of all ranks that this node's daemon feeds; asks it.
+        """
+        asked = json.dumps({"stream": self._stream(), "job": self._info["job"]})
+        jobs = json.loads(control(self._info["socket"], "io.stoker.Quarantine", asked, 5000))["jobs"]
+        return next((job["samples"] for job in jobs if job["uid"] == os.geteuid()), [])
+
+    def _stream(self):
+        """The stream's name as the daemon has it: a path stands for itself."""
+        return self._info["stream"] or self._schema["spec"]["data"][0]["path"]
 
     @property
     def info(self):
