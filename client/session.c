@@ -197,8 +197,8 @@ int stk__session_new(int *sock, int fds[STK__FDS], uint32_t first, struct stk__s
 	s->wake = steal_fd(&fds[STK__FD_WAKE]);
 	for (int i = 0; i < STK__FDS; i++)
 		stk_closep(&fds[i]);
-	/* Of several seats the others wait for what this one gives back. */
-	s->owed_max = s->geometry.replicas > 1 ? 1 : STK_MAX(s->geometry.nslots / 2, 1);
+	s->owed_max = STK_MAX(s->geometry.nslots / 2, 1);
+	s->number = s->seat->seat;
 	s->live = true;
 	stk__fork_watch(s);
 	*ret = STK_STEAL(s);
@@ -241,10 +241,16 @@ static void kick(int fd)
 /* Under the lock. */
 static void pay(struct stk__session *s)
 {
-	if (!s->live || !s->owed)
-		return;
 	s->owed = 0;
 	kick(s->kick);
+}
+
+/* Of several seats one tells; all do when one of them, which may be this one, waits. */
+static bool is_to_tell(struct stk__session *s, uint32_t need_kick)
+{
+	if (!need_kick || need_kick & STK_SHM_KICK_AT_ONCE || s->eager)
+		return need_kick;
+	return (need_kick & STK_SHM_KICK_SEAT) == s->number + 1 && ++s->owed >= s->owed_max;
 }
 
 /*
@@ -255,17 +261,29 @@ static void pay(struct stk__session *s)
 static void give_back(struct stk__session *s, uint32_t slot, uint32_t index)
 {
 	pthread_mutex_lock(&s->lock);
-	if (s->live && stk_ring_release(&s->rel, s->control, slot, index) &&
-	    (++s->owed >= s->owed_max || s->eager))
+	if (s->live && is_to_tell(s, stk_ring_release(&s->rel, s->control, slot, index)))
 		pay(s);
 	pthread_mutex_unlock(&s->lock);
+}
+
+/* Says that this seat waits. Returns whether a daemon that ran dry has to be told. */
+static bool is_news(struct stk__session *s)
+{
+	uint32_t need_kick;
+
+	if (s->geometry.replicas == 1)
+		return s->owed;
+	need_kick = stk_ring_hunger(s->seat, s->control);
+	return need_kick && !(need_kick & STK_SHM_KICK_AT_ONCE);
 }
 
 void stk__session_eager(struct stk__session *s, bool eager)
 {
 	pthread_mutex_lock(&s->lock);
 	s->eager = eager;
-	if (eager)
+	if (!eager)
+		stk_ring_sate(s->seat);
+	else if (s->live && is_news(s))
 		pay(s);
 	pthread_mutex_unlock(&s->lock);
 }

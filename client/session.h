@@ -47,7 +47,8 @@ struct stk__session {
 	struct stk_ring_sub sub;           /* the consumer's thread */
 	struct stk_ring_rel rel;           /* under lock */
 	uint32_t owed;        /* releases that a dry daemon was not told of; under lock */
-	uint32_t owed_max;    /* this many are told at once; 1 with several seats */
+	uint32_t owed_max;    /* this many are told together */
+	uint32_t number;      /* of this seat in its feed */
 	bool eager;           /* nothing is ready: tell each; under lock */
 	struct stk__pin *pin; /* of libstoker-cuda, or NULL; under lock */
 	struct stk__schema *schema;

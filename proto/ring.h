@@ -108,20 +108,38 @@ struct stk_ring_rel {
 };
 
 /*
- * Gives a slot back. Returns true when the daemon said it ran dry and wants a kick.
+ * Gives a slot back. Returns whose kick a daemon that ran dry wants (STK_SHM_KICK_*); 0: nobody's.
  * R1: release, pairs with R3: our last read of the slot precedes its reuse.
  * K1: seq_cst store of release_tail, then K2: seq_cst load of need_kick; partners K3, K4.
  */
-static inline bool stk_ring_release(struct stk_ring_rel *ring,
-				    const struct stk_shm_control *control, uint32_t slot,
-				    uint32_t index)
+static inline uint32_t stk_ring_release(struct stk_ring_rel *ring,
+					const struct stk_shm_control *control, uint32_t slot,
+					uint32_t index)
 {
 	/* Relaxed: ordered by the store of the tail below. */
 	atomic_store_explicit(&ring->entries[ring->tail & ring->mask],
 			      stk_ring_release_word(slot, index), memory_order_relaxed);
 	ring->tail++;
 	atomic_store_explicit(&ring->shm->release_tail, ring->tail, memory_order_seq_cst);
-	return atomic_load_explicit(&control->need_kick, memory_order_seq_cst) != 0;
+	return atomic_load_explicit(&control->need_kick, memory_order_seq_cst);
+}
+
+/*
+ * One of several seats says that its ring is empty. Returns need_kick: unless all tell at once already
+ * a daemon that ran dry is to be kicked, so that it asks the others.
+ * H1: seq_cst store of hungry, then H2: seq_cst load of need_kick; partners H3, H4.
+ */
+static inline uint32_t stk_ring_hunger(struct stk_shm_seat *seat,
+				       const struct stk_shm_control *control)
+{
+	atomic_store_explicit(&seat->hungry, 1, memory_order_seq_cst);
+	return atomic_load_explicit(&control->need_kick, memory_order_seq_cst);
+}
+
+/* Something came. Relaxed: one who seems hungry for longer only costs kicks. */
+static inline void stk_ring_sate(struct stk_shm_seat *seat)
+{
+	atomic_store_explicit(&seat->hungry, 0, memory_order_relaxed);
 }
 
 /* Daemon's side of a release ring. Everything read from it is a claim of the seat. */
@@ -158,12 +176,21 @@ static inline int stk_ring_drain(struct stk_ring_drain *ring, uint32_t *ret_slot
 }
 
 /*
- * K3: says that the daemon ran dry (1) or not (0). After 1 the daemon drains all release rings once
- * more (K4): either it sees the release of K1, or the seat sees need_kick at K2.
+ * K3: says who is to kick a daemon that ran dry (STK_SHM_KICK_*), or that it did not (0). After the
+ * first it drains all release rings once more (K4): either it sees the release of K1, or the seat sees
+ * need_kick at K2.
+ * H3: the same store. Whenever it does not ask all, H4 follows it and then, if a seat is hungry, a
+ * store that does: either it sees the seat of H1, or that seat sees at H2 that it has to kick.
  */
 static inline void stk_ring_set_need_kick(struct stk_shm_control *control, uint32_t value)
 {
 	atomic_store_explicit(&control->need_kick, value, memory_order_seq_cst);
+}
+
+/* H4: seq_cst load after H3. */
+static inline bool stk_ring_is_hungry(const struct stk_shm_seat *seat)
+{
+	return atomic_load_explicit(&seat->hungry, memory_order_seq_cst) != 0;
 }
 
 #endif

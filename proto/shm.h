@@ -38,6 +38,9 @@ enum stk_shm_kind {
 /* What the slot memory is; later releases add device memory. */
 enum stk_shm_memory { STK_SHM_MEMORY_HOST = 0 };
 
+/* need_kick: 1 + the seat that tells of its releases, several at a time; or all seats tell of each. */
+enum { STK_SHM_KICK_SEAT = 0xff, STK_SHM_KICK_AT_ONCE = 0x100 };
+
 /* Bits of the wait word in a seat file. */
 enum { STK_SHM_WAIT_FUTEX = 1, STK_SHM_WAIT_FD = 2 };
 
@@ -80,7 +83,7 @@ struct stk_shm_control {
 	_Atomic uint32_t ready; /* stored last, with release; 0 while being built */
 	/* stokerd's line, with the tail of the publish ring: only the daemon stores here. */
 	alignas(128) _Atomic uint32_t tail; /* entries published since the feed began; futex word */
-	_Atomic uint32_t need_kick;         /* 1: no free slot; a release must kick the eventfd */
+	_Atomic uint32_t need_kick;         /* 0: a slot is free; else who kicks, STK_SHM_KICK_* */
 	_Atomic uint64_t published;         /* batches published, for the eye only */
 	_Atomic uint64_t beat_ns;           /* CLOCK_MONOTONIC of the last publish */
 	uint32_t reserved1[24];
@@ -167,7 +170,8 @@ struct stk_shm_seat {
 	uint32_t reserved1[20];
 	/* Also the seat's alone; away from its counters, since the daemon looks here at each publish. */
 	alignas(128) _Atomic uint32_t wait; /* STK_SHM_WAIT_* */
-	uint32_t reserved2[31];
+	_Atomic uint32_t hungry;            /* 1: one of several seats, and its ring is empty */
+	uint32_t reserved2[30];
 };
 static_assert(offsetof(struct stk_shm_seat, release_tail) == 128, "ABI: bump STK_SHM_MAJOR");
 static_assert(offsetof(struct stk_shm_seat, wait) == 256, "ABI: bump STK_SHM_MAJOR");

@@ -340,7 +340,8 @@ enum stkd_feed_state stkd_feed_get_state(struct stkd_feed *feed)
 void stkd_feed_poke(struct stkd_feed *feed)
 {
 	pthread_mutex_lock(&feed->lock);
-	stkd_feed_drain(feed);
+	if (!stkd_feed_drain(feed) && feed->dry)
+		stkd_feed_change_teller(feed);
 	stkd_feed_go_on(feed);
 	pthread_mutex_unlock(&feed->lock);
 }

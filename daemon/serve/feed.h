@@ -86,6 +86,7 @@ struct stkd_feed {
 	/* For the eye. */
 	uint64_t batches, steps, epoch;
 	bool dry;
+	uint32_t teller;       /* of its seats the one that tells of releases while it is dry */
 	int broken;            /* why the plan cannot go on; said behind what is in flight */
 	struct stk_err failed; /* what its ERROR says */
 	/* Called from any thread, under the lock: a seat has a fault to be ended for, or waits for a seek

@@ -439,6 +439,51 @@ static void submit_flight(struct stkd_feed *feed, struct stkd_flight *f, uint32_
 	stkd_pool_submit(feed->pool, &f->task);
 }
 
+/* How many batches a seat has not given back. */
+static unsigned count_held(const struct stkd_feed *feed, uint32_t seat)
+{
+	unsigned held = 0;
+
+	if (feed->seats[seat].state != STKD_SEAT_TAKEN || feed->seats[seat].fault[0])
+		return 0;
+	for (uint32_t i = 0; i < feed->nslots; i++)
+		held += feed->slot[i].state == STKD_SLOT_PUBLISHED &&
+			feed->slot[i].holders >> seat & 1;
+	return held;
+}
+
+void stkd_feed_change_teller(struct stkd_feed *feed)
+{
+	unsigned most = count_held(feed, feed->teller), held;
+
+	for (uint32_t i = 0; i < feed->replicas; i++) {
+		held = count_held(feed, i);
+		if (held > most) {
+			most = held;
+			feed->teller = i;
+		}
+	}
+}
+
+/*
+ * K3, H3, H4 of ring.h. A slot is free when the slowest seat has released it, so one of the seats is
+ * enough to tell; when another waits meanwhile, all tell at once.
+ */
+static void ask_for_kick(struct stkd_feed *feed)
+{
+	bool hungry = false;
+
+	feed->dry = true;
+	if (feed->replicas > 1 && !count_held(feed, feed->teller))
+		stkd_feed_change_teller(feed);
+	stk_ring_set_need_kick(feed->shm, feed->teller + 1);
+	for (uint32_t i = 0; i < feed->replicas && feed->replicas > 1; i++)
+		hungry |= feed->seats[i].state == STKD_SEAT_TAKEN &&
+			  stk_ring_is_hungry(feed->seats[i].shm);
+	if (hungry)
+		stk_ring_set_need_kick(feed->shm, (feed->teller + 1) | STK_SHM_KICK_AT_ONCE);
+}
+
 /*
  * A slot for the next batch, or -1 when the feed has to wait. K3/K4 of ring.h: after need_kick is
  * set, the rings are looked at once more.
@@ -449,9 +494,8 @@ static int find_slot(struct stkd_feed *feed)
 
 	if (slot < 0 && stkd_feed_drain(feed))
 		slot = free_slot(feed);
-	if (slot < 0 && !feed->dry) {
-		feed->dry = true;
-		stk_ring_set_need_kick(feed->shm, 1);
+	if (slot < 0 && (!feed->dry || feed->replicas > 1)) {
+		ask_for_kick(feed);
 		if (stkd_feed_drain(feed))
 			slot = free_slot(feed);
 	}

@@ -21,6 +21,8 @@ void stkd_feed_advance(struct stkd_feed *feed);
 void stkd_feed_go_on(struct stkd_feed *feed);
 /* Drops what is planned but not published. */
 void stkd_flights_forget(struct stkd_feed *feed);
+/* The one that tells was asked in vain: from now on it is the seat that holds the most. */
+void stkd_feed_change_teller(struct stkd_feed *feed);
 /* Looks at the release rings. Returns how many slots became free. */
 unsigned stkd_feed_drain(struct stkd_feed *feed);
 

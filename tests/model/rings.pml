@@ -2,7 +2,7 @@
 /*
  * A model of proto/ring.h: one stokerd, SEATS seats at one feed of SLOTS slots. Each atomic access
  * and each plain store of ring.h is one step here, in the order in which ring.h makes it, and has
- * its label (P1, C1, R1, R3, W1 .. W5, K1 .. K4). A seat is two threads: one takes batches and
+ * its label (P1, C1, R1, R3, W1 .. W5, K1 .. K4, H1 .. H4). A seat is two threads: one takes batches and
  * parks when there is none, on the futex or on the descriptor as it pleases; the other releases
  * what is borrowed, in any order. There is no time-out in the model: a lost wake-up is a deadlock.
  *
@@ -31,7 +31,7 @@
 #endif
 
 #ifndef OWED_MAX
-#define OWED_MAX 1 /* releases that are told together; 1 with several seats */
+#define OWED_MAX 1 /* releases that are told together */
 #endif
 
 #define BATCH 1
@@ -43,11 +43,21 @@
 #define FUTEX 1
 #define FD 2
 
+/* need_kick: 0, or 1 + the seat that tells of its releases; with this bit all tell each at once. */
+#define AT_ONCE 4
+
 /* How a seat may park: a single one either way each time; of two the second as told. */
 #ifdef SECOND_PARKS
 #define PARKS(s, how) (how == (s == 0 -> FUTEX : SECOND_PARKS))
 #else
 #define PARKS(s, how) true
+#endif
+
+/* FOLLOWS: the second seat asks for a batch only once the first has it. */
+#ifdef FOLLOWS
+#define ASKS(s) (s == 0 || read_by[0] > head)
+#else
+#define ASKS(s) true
 #endif
 
 typedef entry_t {
@@ -67,6 +77,7 @@ typedef seat_t {
 	/* Between the two threads of the seat: the batch it holds in a slot, NONE: none. */
 	byte held[SLOTS];
 	bool ended;
+	bool hungry; /* in shared memory: its ring is empty; of several seats */
 	/* Under one lock: releases that a dry daemon was not told of; whether to tell each. */
 	byte owed;
 	bool eager;
@@ -78,7 +89,7 @@ typedef seat_t {
 /* Control file. */
 entry_t ring[RING];
 byte tail;
-bool need_kick;
+byte need_kick;
 /* Slots file: the number of the batch whose bytes a slot has. */
 byte content[SLOTS];
 
@@ -220,6 +231,33 @@ inline find_free()
 	}
 }
 
+/* Asks for a kick: any seat may be chosen to tell, or TELLER; all are when one of them is hungry. */
+inline ask()
+{
+#if SEATS > 1
+#ifdef TELLER
+	need_kick = TELLER; /* K3, H3 */
+#else
+	if
+	:: need_kick = 1 /* K3, H3 */
+	:: need_kick = 2
+	fi;
+#endif
+#ifndef BROKEN_HUNGRY
+	if
+	:: seat[0].hungry -> need_kick = AT_ONCE /* H4 */
+	:: else ->
+		if
+		:: seat[1].hungry -> need_kick = AT_ONCE
+		:: else
+		fi
+	fi
+#endif
+#else
+	need_kick = 1 /* K3 */
+#endif
+}
+
 /* Until a slot is free: says so, looks once more, sleeps on the kick. Leaves it in `slot`. */
 inline get_slot()
 {
@@ -231,18 +269,18 @@ inline get_slot()
 		:: slot < SLOTS -> break
 		:: else -> slot = 0
 		fi;
-		need_kick = true; /* K3 */
+		ask();
 #ifndef BROKEN_NO_RECHECK
 		drain(); /* K4 */
 		find_free();
 		if
-		:: slot < SLOTS -> need_kick = false; break
+		:: slot < SLOTS -> break
 		:: else -> slot = 0
 		fi;
 #endif
-		atomic { kickfd -> kickfd = false };
-		need_kick = false
-	od
+		atomic { kickfd -> kickfd = false }
+	od;
+	need_kick = 0
 }
 
 active proctype daemon()
@@ -271,7 +309,7 @@ active proctype daemon()
 	do
 	:: true ->
 		drain();
-		need_kick = true;
+		ask();
 		drain();
 		atomic {
 			claim = 0;
@@ -295,18 +333,37 @@ inline pay(s)
 	kickfd = true
 }
 
-/* Nothing is ready, or the stream is over: what is owed is told, and each release from now on. */
-inline be_eager(value)
+/*
+ * Nothing is ready, or the stream is over: what is owed is told, and each release from now on. One of
+ * several seats says so to the daemon, too, for the releases of the others.
+ */
+inline be_eager()
 {
+#if SEATS > 1
+#ifdef BROKEN_SAY
+	if
+	:: need_kick != 0 && need_kick != AT_ONCE -> kickfd = true
+	:: else
+	fi;
+	atomic { seat[me].eager = true; seat[me].hungry = true }
+#else
+	atomic { seat[me].eager = true; seat[me].hungry = true }; /* H1 */
+	if
+	:: need_kick != 0 && need_kick != AT_ONCE -> kickfd = true /* H2 */
+	:: else
+	fi
+#endif
+#else
 	atomic {
-		seat[me].eager = value;
+		seat[me].eager = true;
 #ifndef BROKEN_OWED
 		if
-		:: value && seat[me].owed > 0 -> pay(me)
+		:: seat[me].owed > 0 -> pay(me)
 		:: else
 		fi
 #endif
 	}
+#endif
 }
 
 /* What the next entry must be. */
@@ -394,12 +451,16 @@ proctype consumer(byte me)
 	bool epoch_end_due;
 
 	do
-	:: seat[me].ended -> be_eager(true); break
-	:: else ->
+	:: seat[me].ended -> be_eager(); break
+	:: !seat[me].ended && ASKS(me) ->
 		if
-		:: atomic { tail != head -> check_order(); seat[me].eager = false } /* C1; stable */
+		:: atomic {
+			tail != head -> check_order();
+			seat[me].eager = false;
+			seat[me].hungry = false
+		} /* C1; stable */
 		:: else ->
-			be_eager(true);
+			be_eager();
 			if
 			:: PARKS(me, FUTEX) -> park_futex()
 			:: PARKS(me, FD) -> park_fd()
@@ -431,15 +492,16 @@ inline store_release_tail()
 #endif
 	atomic {
 		if
-		:: kick ->
-			kick = false;
+		:: kick != 0 && (kick == AT_ONCE || seat[me].eager) -> pay(me)
+		:: kick == me + 1 && !seat[me].eager ->
 			seat[me].owed++;
 			if
-			:: seat[me].owed >= OWED_MAX || seat[me].eager -> pay(me)
+			:: seat[me].owed >= OWED_MAX -> pay(me)
 			:: else
 			fi
 		:: else
-		fi
+		fi;
+		kick = 0
 	}
 }
 
@@ -455,8 +517,7 @@ inline store_release_tail()
 
 proctype releaser(byte me)
 {
-	byte mytail;
-	bool kick;
+	byte mytail, kick;
 
 	do
 	:: GIVE_BACK(0)

@@ -213,6 +213,46 @@ static void an_empty_ring_tells_a_dry_daemon_of_what_was_released(void **state)
 	assert_true(kicked(f));
 }
 
+static void of_several_seats_the_one_that_is_asked_tells(void **state)
+{
+	struct fixture *f = *state;
+
+	f->daemon.replicas = 2;
+	open_client(f);
+	for (uint32_t i = 0; i < f->daemon.control->nslots; i++)
+		fake_publish(&f->daemon, i, 0, i);
+	stk_ring_set_need_kick(f->daemon.control, 2); /* the other one */
+	for (uint32_t i = 0; i < f->daemon.control->nslots / 2; i++)
+		stk_batch_release(next_batch(f));
+	assert_false(kicked(f));
+	stk_ring_set_need_kick(f->daemon.control, 2 | STK_SHM_KICK_AT_ONCE);
+	stk_batch_release(next_batch(f));
+	assert_true(kicked(f));
+	stk_ring_set_need_kick(f->daemon.control, 1);
+	stk_batch_release(next_batch(f));
+	assert_false(kicked(f));
+}
+
+static void one_of_several_seats_that_waits_says_so(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_batch *batch;
+
+	f->daemon.replicas = 2;
+	open_client(f);
+	stk_ring_set_need_kick(f->daemon.control, 2);
+	assert_int_equal(stk_client_next(f->client, 0, &batch), STK_TIMEOUT);
+	assert_true(stk_ring_is_hungry(f->daemon.seat));
+	assert_true(kicked(f));
+	fake_publish(&f->daemon, 0, 0, 0);
+	stk_batch_release(next_batch(f));
+	assert_false(stk_ring_is_hungry(f->daemon.seat));
+	assert_false(kicked(f));
+	stk_ring_set_need_kick(f->daemon.control, 2 | STK_SHM_KICK_AT_ONCE);
+	assert_int_equal(stk_client_next(f->client, 0, &batch), STK_TIMEOUT);
+	assert_false(kicked(f)); /* the others are asked already */
+}
+
 static void ends_of_epochs_and_of_the_stream_are_told_and_the_last_is_final(void **state)
 {
 	struct fixture *f = *state;
@@ -828,6 +868,8 @@ int main(void)
 		TEST(slots_come_back_in_any_order_and_only_once),
 		TEST(a_dry_daemon_is_kicked_once_half_of_its_slots_are_free),
 		TEST(an_empty_ring_tells_a_dry_daemon_of_what_was_released),
+		CLOSED(of_several_seats_the_one_that_is_asked_tells),
+		CLOSED(one_of_several_seats_that_waits_says_so),
 		TEST(ends_of_epochs_and_of_the_stream_are_told_and_the_last_is_final),
 		TEST(an_error_comes_after_the_good_batches_with_code_and_text),
 		TEST(an_empty_ring_times_out_when_it_should),

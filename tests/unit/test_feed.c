@@ -231,6 +231,64 @@ static void a_slot_that_is_not_held_is_a_fault(void **state)
 	assert_non_null(strstr(f->feed->seats[0].fault, "does not hold"));
 }
 
+/* Whose kick the feed wants once all its slots are published. */
+static uint32_t asked(struct fixture *f)
+{
+	struct stkd_feed_figures figures;
+	struct stkd_seat_figures seats[SEATS];
+	time_t end = time(NULL) + 10;
+
+	do {
+		stkd_feed_figures(f->feed, &figures, seats);
+		if (time(NULL) > end)
+			fail_msg("the ring does not fill");
+		sched_yield();
+	} while (figures.free || figures.filling);
+	return atomic_load(&f->feed->shm->need_kick);
+}
+
+static void give_back_unheard(struct fixture *f, uint32_t seat)
+{
+	struct stk_shm_entry entry = next(f, seat);
+
+	stk_ring_release(&f->seats[seat].rel, f->feed->shm, entry.slot,
+			 f->seats[seat].sub.head - 1);
+}
+
+static void of_several_seats_the_slowest_is_asked_to_tell(void **state)
+{
+	struct fixture *f = *state;
+
+	start(f, "epochs=0", 2);
+	assert_int_equal(asked(f), 1);
+	give_back_unheard(f, 1);
+	assert_int_equal(asked(f), 1); /* it holds as many as ever */
+	give_back_unheard(f, 0);
+	give_back_unheard(f, 0);
+	stkd_feed_poke(f->feed);
+	assert_int_equal(asked(f), 1); /* that freed a slot */
+	stkd_feed_poke(f->feed);
+	assert_int_equal(asked(f), 2); /* that freed none, and the other holds more */
+	stkd_feed_leave_seat(f->feed, 1);
+	assert_int_equal(asked(f), 1); /* nobody is there to tell */
+}
+
+static void while_a_seat_waits_all_are_asked_to_tell_at_once(void **state)
+{
+	struct fixture *f = *state;
+
+	start(f, "epochs=0", 2);
+	assert_int_equal(asked(f), 1);
+	assert_int_equal(stk_ring_hunger(f->feed->seats[1].shm, f->feed->shm), 1);
+	stkd_feed_poke(f->feed);
+	assert_true(asked(f) & STK_SHM_KICK_AT_ONCE);
+	stk_ring_sate(f->feed->seats[1].shm);
+	give_back_unheard(f, 0);
+	give_back_unheard(f, 1);
+	stkd_feed_poke(f->feed);
+	assert_false(asked(f) & STK_SHM_KICK_AT_ONCE);
+}
+
 /* A seat may leave after the last batch and before it knows that it was the last. */
 static void a_seat_that_comes_back_finds_the_ends_it_had_not_read(void **state)
 {
@@ -647,6 +705,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(an_epoch_is_its_steps_and_then_its_end),
 		TEST(a_slot_that_is_not_held_is_a_fault),
+		TEST(of_several_seats_the_slowest_is_asked_to_tell),
+		TEST(while_a_seat_waits_all_are_asked_to_tell_at_once),
 		TEST(a_seat_that_comes_back_finds_the_ends_it_had_not_read),
 		TEST(a_seat_that_comes_back_goes_on_at_its_oldest_lease),
 		TEST(batches_in_flight_come_before_the_error_of_the_plan),

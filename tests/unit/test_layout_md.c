@@ -102,6 +102,7 @@ static const struct member stk_shm_seat[] = {
 	M(stk_shm_seat, last_next_ns),
 	M(stk_shm_seat, reserved1),
 	M(stk_shm_seat, wait),
+	M(stk_shm_seat, hungry),
 	M(stk_shm_seat, reserved2),
 };
 

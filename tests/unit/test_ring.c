@@ -126,7 +126,7 @@ static void a_release_asks_for_a_kick_only_when_the_daemon_ran_dry(void **state)
 
 	assert_false(stk_ring_release(&f->rel, &f->control, 0, 0));
 	stk_ring_set_need_kick(&f->control, 1);
-	assert_true(stk_ring_release(&f->rel, &f->control, 1, 1));
+	assert_int_equal(stk_ring_release(&f->rel, &f->control, 1, 1), 1);
 	stk_ring_set_need_kick(&f->control, 0);
 	assert_false(stk_ring_release(&f->rel, &f->control, 2, 2));
 }
