@@ -207,19 +207,16 @@ struct stkd_pool *stkd_pool_free(struct stkd_pool *pool)
 	return NULL;
 }
 
-/* Wakes as many workers as there are ranges for. */
-static void wake_workers(struct stkd_pool *pool, uint64_t ranges)
+/* Without the lock: a worker that wakes up needs it at once. */
+static void wake_workers(struct stkd_pool *pool, uint64_t n)
 {
-	if (ranges >= pool->idle) {
-		pthread_cond_broadcast(&pool->wake);
-		return;
-	}
-	for (; ranges; ranges--)
+	for (; n; n--)
 		pthread_cond_signal(&pool->wake);
 }
 
 void stkd_pool_submit(struct stkd_pool *pool, struct stkd_task *task)
 {
+	uint64_t ranges = STK_MAX((uint64_t)task->nrows / task->range_rows, 1);
 	struct stkd_share *share = task->share;
 
 	assert(task->range_rows > 0 && share->weight > 0);
@@ -233,8 +230,9 @@ void stkd_pool_submit(struct stkd_pool *pool, struct stkd_task *task)
 		begin_turns(pool, share);
 	}
 	share->last = task;
-	wake_workers(pool, STK_MAX((uint64_t)task->nrows / task->range_rows, 1));
+	ranges = STK_MIN(ranges, pool->idle);
 	pthread_mutex_unlock(&pool->lock);
+	wake_workers(pool, ranges);
 }
 
 unsigned stkd_pool_size(const struct stkd_pool *pool)
