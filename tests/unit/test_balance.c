@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Items go to parts: within capacities, evenly, and the same way every time. */
+#include <inttypes.h>
+
 #include "daemon/plan/balance.h"
 #include "tests/unit/plan_fixture.h"
 
@@ -179,6 +181,58 @@ static void exchanges_only_ever_help(void **state)
 	assert_true(sum_after < sum_before / 4);
 }
 
+/* FNV-1a, a number at a time, over where the items of many parts go. */
+static uint64_t where_they_go(struct fixture *f, uint32_t nparts, uint32_t each, bool dealt)
+{
+	uint32_t n = nparts * each, *part_of = malloc(n * sizeof(*part_of));
+	struct stkd_capacity *capacity = malloc(nparts * sizeof(*capacity));
+	struct stkd_load *items = malloc(n * sizeof(*items));
+	uint64_t hash = UINT64_C(0xcbf29ce484222325), seed = nparts;
+
+	assert_true(part_of && capacity && items);
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t length = below(&seed, 2048);
+
+		/* Some cost as much as others, some nothing. */
+		items[i] = (struct stkd_load){.cost = length < 64 ? 0 : (uint64_t)length * length,
+					      .size = dealt ? 1 : length};
+		part_of[i] = dealt ? STKD_NO_PART : i % nparts;
+	}
+	for (uint32_t p = 0; p < nparts; p++)
+		capacity[p] = (struct stkd_capacity){.size = dealt ? each : UINT64_C(2048) * each,
+						     .items = each};
+	assert_int_equal(stkd_balance(f->balancer, items, n, capacity, nparts, part_of), 0);
+	for (uint32_t i = 0; i < n; i++)
+		hash = (hash ^ part_of[i]) * UINT64_C(0x100000001b3);
+	free(part_of);
+	free(capacity);
+	free(items);
+	return hash;
+}
+
+static void where_items_of_many_parts_go_is_pinned(void **state)
+{
+	static const struct {
+		uint32_t nparts, each;
+		uint64_t dealt, given;
+	} cases[] = {
+		{3, 40, UINT64_C(0x37307a3e8515a787), UINT64_C(0x0e72d8b713ecf0e7)},
+		{33, 1, UINT64_C(0x957fc389e9ebcdc3), UINT64_C(0x4013a15050e8031f)},
+		{100, 4, UINT64_C(0xf6518e8408669d3b), UINT64_C(0x659613d1b4967167)},
+		{3000, 4, UINT64_C(0x192281ba624159e1), UINT64_C(0xf2326e728ee3fc25)},
+		{5000, 1, UINT64_C(0xff4c6aefed28745f), UINT64_C(0x7405579c4bb800fd)},
+	};
+
+	for (size_t i = 0; i < STK_ARRAY_SIZE(cases); i++) {
+		uint64_t dealt = where_they_go(*state, cases[i].nparts, cases[i].each, true);
+		uint64_t given = where_they_go(*state, cases[i].nparts, cases[i].each, false);
+
+		if (dealt != cases[i].dealt || given != cases[i].given)
+			fail_msg("%u parts of %u: 0x%016" PRIx64 ", 0x%016" PRIx64, cases[i].nparts,
+				 cases[i].each, dealt, given);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -188,6 +242,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(an_item_moves_where_there_is_room, setup, teardown),
 		cmocka_unit_test_setup_teardown(nothing_to_balance_is_no_error, setup, teardown),
 		cmocka_unit_test_setup_teardown(exchanges_only_ever_help, setup, teardown),
+		cmocka_unit_test_setup_teardown(where_items_of_many_parts_go_is_pinned, setup,
+						teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
