@@ -395,7 +395,7 @@ static void check_list(const struct stkd_assembly *assembly, const uint8_t *who,
 				    fake.dataset.shards[second]->path);
 		assert_string_equal(json_string_value(json_object_get(item, "field")), "feats");
 		assert_string_equal(json_string_value(json_object_get(item, "reason")),
-				    "a value of stored F32 does not fit F16");
+				    "a value of stored F32 does not fit F8_E5M2");
 	}
 	json_decref(json);
 	json = stkd_assembly_quarantined(assembly, 1);
