@@ -166,7 +166,7 @@ static int reach(const struct stk__request *q, int *ret_fd, char **ret_socket, s
 	int r;
 
 	if (q->private_daemon)
-		return stk__launch(q->job, deadline, ret_fd, ret_socket, err);
+		return stk__launch(q->private_name, deadline, ret_fd, ret_socket, err);
 	r = stk__connect(path, deadline, ret_fd, err);
 	if (r < 0)
 		return r == -ENOENT ? stk_err_set(err, -ECONNREFUSED,

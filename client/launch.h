@@ -10,7 +10,7 @@
 
 /**
  * stk__launch() - connect to the job's private daemon, starting it if need be
- * @job:         name; becomes a file name, hashed when it cannot be one
+ * @job:         its name, usually the job's; becomes a file name, hashed when it cannot be one
  * @deadline_ns: CLOCK_MONOTONIC
  * @ret_socket:  its path, for free()
  *

@@ -20,6 +20,7 @@ void stk__request_deinit(struct stk__request *request)
 	free(request->stream);
 	free(request->job);
 	free(request->socket);
+	free(request->private_name);
 	free(request->pci);
 	json_decref(request->spec);
 	*request = (struct stk__request){0};
@@ -142,6 +143,16 @@ static int default_job(char *text, size_t size)
 	return 0;
 }
 
+/* A private daemon is called after the job that it was started for. */
+static int take_private_name(struct stk__request *q, const char *given, struct stk_err *err)
+{
+	if (given && (!*given || strlen(given) > JOB_MAX))
+		return stk_err_set(err, -EINVAL, "private_name: %zu bytes, 1 to %d are possible",
+				   strlen(given), JOB_MAX);
+	q->private_name = strdup(given ? given : q->job);
+	return q->private_name ? 0 : stk_err_set(err, -ENOMEM, "job: no memory");
+}
+
 static int take_job(struct stk__request *q, const struct stk_client_opts *o, struct stk_err *err)
 {
 	char text[JOB_MAX + 2];
@@ -163,7 +174,9 @@ static int take_job(struct stk__request *q, const struct stk_client_opts *o, str
 	if (!n)
 		snprintf(text, sizeof(text), "pid-%d", (int)getpid());
 	q->job = strdup(text);
-	return q->job ? 0 : stk_err_set(err, -ENOMEM, "job: no memory");
+	if (!q->job)
+		return stk_err_set(err, -ENOMEM, "job: no memory");
+	return take_private_name(q, o->private_name, err);
 }
 
 /* A tree that must be a map becomes part of the spec; its keys win. */

@@ -16,6 +16,7 @@ struct stk__request {
 	char *stream; /* NULL: the spec has data */
 	char *job;
 	char *socket; /* NULL: found by the kind of daemon */
+	char *private_name;
 	json_t *spec; /* only the keys given; data made absolute */
 	bool private_daemon;
 	uint32_t rank, world, replica, replicas;

@@ -92,6 +92,8 @@ struct stk_client_opts {
 	const char *pci;   /* "0000:41:00.0" */
 	int32_t host_node; /* NUMA node of the host next to it; -1: not known */
 	uint32_t reserved2;
+	/* Name of the private daemon, which several jobs may share; NULL: the job's. */
+	const char *private_name;
 };
 
 /**

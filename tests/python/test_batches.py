@@ -53,7 +53,8 @@ class Mapping(LoaderCase):
     def test_figures_are_attributes_and_never_keys(self):
         b = self.batch(as_="dlpack")
         for name in ("step", "epoch", "micro", "last_micro", "shape_class", "rows", "sample_ids", "lengths",
-                     "real_tokens", "global_tokens", "max_seqlen", "state"):
+                     "real_tokens", "global_tokens", "max_seqlen", "state", "slot", "ready_ns", "row_first",
+                     "segment_from"):
             self.assertNotIn(name, b)
             getattr(b, name)
         lengths = memoryview(b.lengths).tolist()
@@ -130,6 +131,33 @@ class Packed(LoaderCase):
             self.assertEqual(b["segment_ids"][0, starts[-1]:].sum().item(), 0)
             seen += ids(b)
         self.assertEqual(sorted(seen), list(range(200)))
+
+    def test_rows_say_which_segments_they_hold_and_where_those_begin_in_their_samples(self):
+        for copy in False, True:
+            got = {}
+            for b in self.loader(as_="numpy", job="copy-%s" % copy, max_length=32, rows=2, overlong="split", copy=copy):
+                first = b.row_first.tolist()
+                self.assertEqual((len(first), first[0], first[-1]), (b.rows + 1, 0, len(b.sample_ids)))
+                for row in range(b.rows):
+                    at = 0
+                    for i in range(first[row], first[row + 1]):
+                        sample, begin, n = b.sample_ids[i], b.segment_from[i], b.lengths[i]
+                        self.assertEqual(b["input_ids"][row, at:at + n].tolist(), self.samples[sample][begin:begin + n])
+                        got.setdefault(sample, []).extend(self.samples[sample][begin:begin + n])
+                        at += n
+            self.assertEqual([sorted(got[i]) for i in range(200)], [sorted(s) for s in self.samples])
+
+    def test_rows_of_one_sample_have_no_segments(self):
+        b = next(iter(self.loader(as_="numpy", group="fixed", rows=2)))
+        self.assertIsNone(b.row_first)
+        self.assertIsNone(b.segment_from)
+
+    @needs_torch
+    def test_moved_batches_keep_their_segments(self):
+        b = next(iter(self.loader(as_="torch", max_length=128, rows=2)))
+        there = b.to("meta")
+        self.assertTrue(torch.equal(there.row_first, b.row_first))
+        self.assertTrue(torch.equal(there.segment_from, b.segment_from))
 
     def test_an_epoch_ends_where_its_last_batch_says(self):
         loader = self.loader(as_="dlpack", max_length=128, rows=2, window=20)

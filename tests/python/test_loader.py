@@ -82,6 +82,20 @@ class Epochs(LoaderCase):
         self.assertEqual([i for b in l for i in ids(b)], list(range(200)), "after a break too")
 
 
+    def test_evaluation_is_served_by_the_private_daemon_of_the_training(self):
+        os.mkdir(self.path("alone"), 0o700)
+        code = """
+train = loader(private=True, job=sys.argv[1] or None); it = iter(train); next(it)
+test = stoker.eval_loader(os.environ["STOKER_DATA"], rows=8, as_="dlpack", job=sys.argv[1] or None)
+print(train.info["daemon_pid"] == test.info["daemon_pid"], test.info["job"], sum(b.rows for b in test))
+sockets = [f for f in os.listdir(os.environ["XDG_RUNTIME_DIR"] + "/stoker") if f.endswith(".sock")]
+print(sum(b.rows for b in it), len(sockets))"""
+        self.private()
+        self.assertEqual(self.script(code, "run").end(), (0, "True run-eval 200\n196 1\n", ""))
+        alone = self.script(code, "", env={"XDG_RUNTIME_DIR": self.path("alone")})
+        self.assertEqual(alone.end(), (0, "True pid-%d-eval 200\n196 1\n" % alone.pid, ""))
+
+
 class State(LoaderCase):
     def rest(self, l):
         """Ids to the end of the next epoch but one."""
@@ -352,6 +366,17 @@ class Waiting(LoaderCase):
         self.assertIn("does not fit U16", listed[0]["reason"])
         self.assertTrue(os.path.exists(listed[0]["shard"]))
 
+    def test_what_was_asked_for_and_is_not_so_is_a_warning(self):
+        self.d.kill()
+        self.d = self.daemon("memory: 200KiB\n")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            l = self.loader(as_="dlpack", prefetch=64)
+        self.assertEqual([w.category for w in caught], [stoker.NoticeWarning])
+        self.assertIn("prefetch lowered from 64 to %d" % l.info["slots"], str(caught[0].message))
+        self.assertEqual(caught[0].filename, common.__file__, "it names the caller")
+        self.assertEqual(sum(b.rows for b in l), 200)
+
     def test_stats_are_a_flat_dict_of_floats(self):
         l = self.loader(as_="dlpack")
         sum(1 for _ in l)
@@ -384,6 +409,34 @@ class Shapes(LoaderCase):
         for name, tensor in first.items():
             self.assertEqual(examples[0][name].dtype, tensor.dtype)
         self.assertEqual(examples[0]["attention_mask"].min(), 1)
+
+    def test_an_example_goes_through_what_a_training_step_does(self):
+        l = self.loader(as_="numpy", rank=0, world_size=2, accumulate=2)
+        for number, e in zip(sorted(range(len(l.shapes())), key=lambda i: -l.shapes()[i].rows * l.shapes()[i].width_max),
+                             l.examples()):
+            shape = l.shapes()[number]
+            self.assertEqual((e.shape_class, e.rows, e.width, e.max_seqlen), (number, shape.rows, e["input_ids"].shape[1],
+                                                                            shape.width_max))
+            self.assertEqual(e.global_tokens, 4 * e.real_tokens)
+            self.assertEqual((e.step, e.last_micro, e.lengths.sum()), (0, True, e.real_tokens))
+            self.assertEqual(e.sample_ids.tolist(), [-1] * shape.rows)
+            self.assertIsNone(e.row_first)
+            with self.assertRaises(AttributeError):
+                l.state_dict(after=e)
+        self.assertEqual((l.epoch, l.step), (0, 0))
+
+    def test_examples_of_packed_rows_have_borders_that_kernels_take(self):
+        for i, keys in enumerate(({"flat": True, "tokens": 512, "rows": None}, {"max_length": 128, "rows": 2})):
+            l = self.loader(as_="numpy", job="packed-%d" % i, group="pack", buckets=None, **keys)
+            e, = l.examples()
+            rows, width = e["input_ids"].shape
+            self.assertEqual(e["cu_seqlens"].tolist(), [i * width for i in range(rows + 1)])
+            self.assertEqual(e["position_ids"].tolist(), [list(range(width))] * rows)
+            self.assertEqual(e["segment_ids"].tolist(), [[1] * width] * rows)
+            self.assertEqual(e["max_seqlen"].tolist(), [e.max_seqlen])
+            self.assertEqual((e.row_first.tolist(), e.segment_from.tolist()), (list(range(rows + 1)), [0] * rows))
+            b = next(iter(l))
+            self.assertEqual({k: (v.dtype, v.ndim) for k, v in e.items()}, {k: (v.dtype, v.ndim) for k, v in b.items()})
 
     def test_examples_of_numpy_are_arrays(self):
         import numpy

@@ -490,6 +490,15 @@ static void the_device_is_told_when_there_is_one(void **state)
 	assert_string_equal(f->error, "options: host_node -2, -1 or more");
 }
 
+static void a_private_daemons_name_has_to_be_one(void **state)
+{
+	struct fixture *f = *state;
+
+	f->opts.private_name = "";
+	assert_int_equal(open_client(f), -EINVAL);
+	assert_string_equal(f->error, "private_name: 0 bytes, 1 to 255 are possible");
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -515,6 +524,7 @@ int main(void)
 		TEST(what_was_asked_for_and_is_not_so_can_be_read),
 		TEST(attaching_again_and_again_leaves_nothing_behind),
 		TEST(the_device_is_told_when_there_is_one),
+		TEST(a_private_daemons_name_has_to_be_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

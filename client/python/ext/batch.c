@@ -2,15 +2,16 @@
 #include "client/python/ext/batch.h"
 
 #include <stddef.h>
+#include <string.h>
 
 struct batch {
 	PyObject_HEAD PyObject *tensors; /* dict */
 	bool plain;                      /* made from a dict: there are no figures */
 	struct stk_batch_info info;
-	struct lease
-		*lease; /* NULL: plain or moved; then what is below is there or never will be */
+	struct lease *lease; /* NULL: what is below is there or never will be */
 	struct maker *maker;
-	PyObject *sample_ids, *lengths, *state; /* NULL: not asked for yet */
+	PyObject *numbers[LEASE_NUMBERS]; /* by enum lease_numbers; NULL: not asked for yet */
+	PyObject *state;                  /* NULL: not asked for yet */
 };
 
 static PyTypeObject *type;
@@ -117,8 +118,8 @@ static int batch_traverse(PyObject *self, visitproc visit, void *arg)
 {
 	Py_VISIT(Py_TYPE(self));
 	Py_VISIT(((struct batch *)self)->tensors);
-	Py_VISIT(((struct batch *)self)->sample_ids);
-	Py_VISIT(((struct batch *)self)->lengths);
+	for (int i = 0; i < LEASE_NUMBERS; i++)
+		Py_VISIT(((struct batch *)self)->numbers[i]);
 	return 0;
 }
 
@@ -127,8 +128,8 @@ static int batch_clear(PyObject *self)
 	struct batch *b = (struct batch *)self;
 
 	Py_CLEAR(b->tensors);
-	Py_CLEAR(b->sample_ids);
-	Py_CLEAR(b->lengths);
+	for (int i = 0; i < LEASE_NUMBERS; i++)
+		Py_CLEAR(b->numbers[i]);
 	Py_CLEAR(b->state);
 	return 0;
 }
@@ -214,23 +215,23 @@ static PyObject *get_last_micro(PyObject *self, void *unused)
 	return has_figures(b, "last_micro") ? PyBool_FromLong(b->info.last_micro) : NULL;
 }
 
-static PyObject *get_rows_tensor(PyObject *self, void *closure)
+/* closure: of enum lease_numbers. None: only packed rows have it. */
+static PyObject *get_numbers(PyObject *self, void *closure)
 {
 	struct batch *b = (struct batch *)self;
-	PyObject **kept = closure ? &b->lengths : &b->sample_ids;
+	intptr_t which = (intptr_t)closure;
 	struct view view;
 
-	if (!has_figures(b, closure ? "lengths" : "sample_ids"))
+	if (!has_figures(b, lease_numbers_name((enum lease_numbers)which)))
 		return NULL;
-	if (!*kept) {
-		if (closure)
-			lease_view_lengths(b->lease, &b->info, b->maker->read_only, &view);
-		else
-			lease_view_ids(b->lease, &b->info, b->maker->read_only, &view);
-		*kept = make(b->maker, &view);
+	if (!b->numbers[which] && b->lease &&
+	    lease_view_numbers(b->lease, &b->info, (enum lease_numbers)which, b->maker->read_only,
+			       &view)) {
+		b->numbers[which] = make(b->maker, &view);
+		if (!b->numbers[which])
+			return NULL;
 	}
-	Py_XINCREF(*kept);
-	return *kept;
+	return Py_NewRef(b->numbers[which] ? b->numbers[which] : Py_None);
 }
 
 static PyObject *get_state(PyObject *self, void *unused)
@@ -240,10 +241,13 @@ static PyObject *get_state(PyObject *self, void *unused)
 	(void)unused;
 	if (!has_figures(b, "state"))
 		return NULL;
+	if (!b->state && !b->lease) {
+		PyErr_SetString(PyExc_AttributeError, "state: this batch is an example");
+		return NULL;
+	}
 	if (!b->state)
 		b->state = state_of(b->lease->batch);
-	Py_XINCREF(b->state);
-	return b->state;
+	return Py_XNewRef(b->state);
 }
 
 PyObject *batch_state(PyObject *self)
@@ -366,29 +370,39 @@ static PyObject *pin(PyObject *self, PyObject *args, PyObject *kwargs)
 	return delegate("pin", self, args, kwargs);
 }
 
-/* _moved(tensors, sample_ids, lengths): the same batch with other tensors and no slot. */
+/* The optional arguments of _moved() and _example(), from the one after `first` on. */
+static void take_numbers(struct batch *b, PyObject *args, Py_ssize_t first)
+{
+	for (Py_ssize_t i = 0; i < LEASE_NUMBERS && first + i < PyTuple_Size(args); i++)
+		b->numbers[i] = Py_NewRef(PyTuple_GetItem(args, first + i));
+}
+
+/* _moved(tensors, sample_ids, lengths, ...): the same batch with other tensors and no slot. */
 static PyObject *moved(PyObject *self, PyObject *args)
 {
 	const struct batch *from = (const struct batch *)self;
-	PyObject *tensors, *sample_ids, *lengths;
+	PyObject *tensors = PyTuple_Size(args) ? PyTuple_GetItem(args, 0) : NULL;
 	struct batch *b;
 
-	if (!PyArg_ParseTuple(args, "O!OO:_moved", &PyDict_Type, &tensors, &sample_ids, &lengths))
+	if (!tensors || !PyDict_Check(tensors)) {
+		PyErr_SetString(PyExc_TypeError, "_moved: a dict is needed");
 		return NULL;
+	}
 	b = new_batch();
 	if (!b)
 		return NULL;
 	b->plain = from->plain;
 	b->info = from->info;
 	if (!b->plain) {
-		b->sample_ids = Py_NewRef(sample_ids);
-		b->lengths = Py_NewRef(lengths);
-		b->state = get_state(self, NULL);
+		take_numbers(b, args, 1);
+		b->state = from->lease || from->state ? get_state(self, NULL) : NULL;
 	}
-	if (PyDict_Update(b->tensors, tensors) < 0 || (!b->plain && !b->state))
+	if (PyDict_Update(b->tensors, tensors) < 0 || PyErr_Occurred())
 		Py_CLEAR(b);
 	return (PyObject *)b;
 }
+
+static PyObject *example(PyObject *unused, PyObject *args);
 
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
 
@@ -406,6 +420,7 @@ static PyMethodDef methods[] = {
 	{"pin_memory", WITH_KEYWORDS(pin), METH_VARARGS | METH_KEYWORDS,
 	 "pin_memory()\n--\n\nThe same as pin()."},
 	{"_moved", moved, METH_VARARGS, NULL},
+	{"_example", example, METH_VARARGS | METH_STATIC, NULL},
 	{"__reduce__", reduce, METH_NOARGS, NULL},
 	{0},
 };
@@ -432,12 +447,76 @@ static PyGetSetDef getset[] = {
 	NUMBER("padded_tokens", padded_tokens, "tokens with padding"),
 	NUMBER("global_tokens", global_tokens,
 	       "label tokens of all ranks in this optimiser step: divide a summed loss by it"),
-	{"sample_ids", get_rows_tensor, NULL, "[rows] ids of the samples, -1 for a masked row",
-	 NULL},
-	{"lengths", get_rows_tensor, NULL, "[rows] lengths without padding", (void *)1},
+	NUMBER("slot", slot,
+	       "where it lies: batches of one slot and shape have the same addresses"),
+	NUMBER("global_tokens", global_tokens,
+	       "label tokens of all ranks in this optimiser step: divide a summed loss by it"),
+	NUMBER("slot", slot, "slot of the feed that it lies in"),
+	NUMBER("ready_ns", ready_ns, "when it was published, by CLOCK_MONOTONIC"),
+	{"sample_ids", get_numbers, NULL,
+	 "[rows] ids of the samples, -1 for a masked row; packed: of the segments",
+	 (void *)LEASE_SAMPLE_IDS},
+	{"lengths", get_numbers, NULL, "[rows] lengths without padding; packed: of the segments",
+	 (void *)LEASE_LENGTHS},
+	{"row_first", get_numbers, NULL,
+	 "[rows + 1] packed: row r has segments row_first[r] to row_first[r + 1] - 1; else None",
+	 (void *)LEASE_ROW_FIRST},
+	{"segment_from", get_numbers, NULL,
+	 "[segments] packed: element of its sample at which each begins; else None",
+	 (void *)LEASE_SEGMENT_FROM},
 	{"state", get_state, NULL, "bytes: where to continue after this batch", NULL},
 	{0},
 };
+
+static int set_figure(struct batch *b, const char *name, PyObject *value)
+{
+	unsigned long long number = PyLong_AsUnsignedLongLong(value);
+
+	if (PyErr_Occurred())
+		return -1;
+	for (const PyGetSetDef *g = getset; g->name; g++) {
+		const struct figure *f = g->closure;
+
+		if (g->get != get_figure || strcmp(g->name, name))
+			continue;
+		if (f->size == sizeof(uint32_t))
+			*(uint32_t *)((char *)&b->info + f->offset) = (uint32_t)number;
+		else
+			*(uint64_t *)((char *)&b->info + f->offset) = number;
+		return 0;
+	}
+	PyErr_Format(PyExc_AttributeError, "a batch has no figure %s", name);
+	return -1;
+}
+
+/* _example(tensors, figures, sample_ids, ...): a batch that no loader gave, for compilers and tests. */
+static PyObject *example(PyObject *unused, PyObject *args)
+{
+	PyObject *tensors, *figures, *name, *value, *rest[LEASE_NUMBERS];
+	Py_ssize_t at = 0;
+	struct batch *b;
+	int r;
+
+	(void)unused;
+	if (!PyArg_ParseTuple(args, "O!O!OOOO:_example", &PyDict_Type, &tensors, &PyDict_Type,
+			      &figures, &rest[0], &rest[1], &rest[2], &rest[3]))
+		return NULL;
+	b = new_batch();
+	if (!b)
+		return NULL;
+	b->info.last_micro = 1;
+	take_numbers(b, args, 2);
+	r = PyDict_Update(b->tensors, tensors);
+	while (r == 0 && PyDict_Next(figures, &at, &name, &value)) {
+		PyObject *bytes = PyUnicode_AsASCIIString(name);
+
+		r = bytes ? set_figure(b, PyBytes_AsString(bytes), value) : -1;
+		Py_XDECREF(bytes);
+	}
+	if (r < 0)
+		Py_CLEAR(b);
+	return (PyObject *)b;
+}
 
 static PyType_Slot slots[] = {
 	{Py_tp_new, batch_tp_new},

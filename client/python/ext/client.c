@@ -150,35 +150,21 @@ static int open_client(struct client *c, struct stk_client_opts *opts)
 
 static int parse_opts(struct client *c, PyObject *args, PyObject *kwargs, struct stk_client_opts *o)
 {
-	static char *names[] = {"stream",
-				"path",
-				"spec",
-				"job",
-				"socket",
-				"daemon",
-				"rank",
-				"world",
-				"replica",
-				"replicas",
-				"attach_timeout_ms",
-				"reconnect_ms",
-				"state",
-				"progress",
-				"on_wait",
-				"maker",
-				"timeout_ms",
-				"lookahead",
-				NULL};
+	static char *names[] = {"stream",       "path",       "spec",      "job",
+				"private_name", "socket",     "daemon",    "rank",
+				"world",        "replica",    "replicas",  "attach_timeout_ms",
+				"reconnect_ms", "state",      "progress",  "on_wait",
+				"maker",        "timeout_ms", "lookahead", NULL};
 	PyObject *maker;
 	Py_ssize_t state_size = 0;
 	const char *state = NULL;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$zzzzzIIIIIiiz#OOO!II:Client", names,
-					 &o->stream, &o->path, &o->spec, &o->job, &o->socket,
-					 &o->daemon, &o->rank, &o->world, &o->replica, &o->replicas,
-					 &o->attach_timeout_ms, &o->reconnect_ms, &state,
-					 &state_size, &c->progress, &c->on_wait, &PyTuple_Type,
-					 &maker, &c->timeout_ms, &c->lookahead)) {
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$zzzzzzIIIIIiiz#OOO!II:Client", names,
+					 &o->stream, &o->path, &o->spec, &o->job, &o->private_name,
+					 &o->socket, &o->daemon, &o->rank, &o->world, &o->replica,
+					 &o->replicas, &o->attach_timeout_ms, &o->reconnect_ms,
+					 &state, &state_size, &c->progress, &c->on_wait,
+					 &PyTuple_Type, &maker, &c->timeout_ms, &c->lookahead)) {
 		c->progress = c->on_wait = NULL; /* borrowed so far */
 		return -1;
 	}
@@ -345,13 +331,14 @@ static PyObject *client_info(PyObject *self, PyObject *unused)
 		return NULL;
 	stk_client_info(c->client, &i);
 #define U64(name) #name, (unsigned long long)i.name
-	return Py_BuildValue(
-		"{sKsKsKsKsKsKsKsKsKsIsIsIsIsIsIsssssssisIss}", U64(samples), U64(steps_per_epoch),
-		U64(overlong_dropped), U64(truncated), U64(promoted), U64(tail_dropped),
-		U64(masked), U64(epochs), U64(slot_size), "rank", i.rank, "world", i.world,
-		"replica", i.replica, "replicas", i.replicas, "slots", i.slots, "micros", i.micros,
-		"stream", i.stream, "job", i.job, "socket", i.socket, "daemon_pid",
-		(int)i.daemon_pid, "private_daemon", i.private_daemon, "schema", i.schema);
+	return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsIsIsIsIsIsIsssssssisIsssz}", U64(samples),
+			     U64(steps_per_epoch), U64(overlong_dropped), U64(truncated),
+			     U64(promoted), U64(tail_dropped), U64(masked), U64(epochs),
+			     U64(slot_size), "rank", i.rank, "world", i.world, "replica", i.replica,
+			     "replicas", i.replicas, "slots", i.slots, "micros", i.micros, "stream",
+			     i.stream, "job", i.job, "socket", i.socket, "daemon_pid",
+			     (int)i.daemon_pid, "private_daemon", i.private_daemon, "schema",
+			     i.schema, "notice", i.notice);
 #undef U64
 }
 

@@ -56,14 +56,63 @@ static void give_back(struct lease *lease)
 	lease->batch = NULL;
 }
 
-/* Everything that the descriptor points to lies between the data and the end of the lengths. */
+const char *lease_numbers_name(enum lease_numbers which)
+{
+	static const char *const names[] = {
+		[LEASE_SAMPLE_IDS] = "sample_ids",
+		[LEASE_LENGTHS] = "lengths",
+		[LEASE_ROW_FIRST] = "row_first",
+		[LEASE_SEGMENT_FROM] = "segment_from",
+	};
+
+	return names[which];
+}
+
+/* Where they are and how many; NULL: none. */
+static const void *find_numbers(const struct stk_batch_info *info, enum lease_numbers which,
+				uint32_t *ret_n)
+{
+	*ret_n = which == LEASE_ROW_FIRST ? info->rows + 1 : info->nids;
+	switch (which) {
+	case LEASE_SAMPLE_IDS:
+		return info->sample_ids;
+	case LEASE_LENGTHS:
+		return info->lengths;
+	case LEASE_ROW_FIRST:
+		return info->row_first;
+	default:
+		return info->segment_from;
+	}
+}
+
+static size_t number_size(enum lease_numbers which)
+{
+	return which == LEASE_SAMPLE_IDS ? sizeof(uint64_t) : sizeof(uint32_t);
+}
+
+/* The numbers lie behind the tensors. */
+static size_t size_with_numbers(const struct stk_batch_info *info)
+{
+	size_t size = info->data_size;
+
+	for (int i = 0; i < LEASE_NUMBERS; i++) {
+		uint32_t n;
+		const char *at = find_numbers(info, (enum lease_numbers)i, &n);
+		const char *end = at ? at + n * number_size((enum lease_numbers)i) : NULL;
+
+		if (end && (size_t)(end - (const char *)info->data) > size)
+			size = (size_t)(end - (const char *)info->data);
+	}
+	return size;
+}
+
 static bool copy_out(struct lease *lease)
 {
 	struct stk_batch_info info = {.size = sizeof(info)};
 	size_t size;
 
 	stk_batch_info(lease->batch, &info);
-	size = (size_t)((const char *)(info.lengths + info.nids) - (const char *)info.data);
+	size = size_with_numbers(&info);
 	lease->copy = aligned_alloc(256, (size + 255) & ~(size_t)255);
 	if (!lease->copy)
 		return false;
@@ -127,7 +176,6 @@ bool lease_view(struct lease *lease, uint32_t i, bool read_only, struct view *re
 		return false;
 	*ret = (struct view){
 		.lease = lease,
-		.name = tensor.name,
 		.data = moved(lease, tensor.data),
 		.size = tensor.size,
 		.element = tensor.element,
@@ -139,31 +187,24 @@ bool lease_view(struct lease *lease, uint32_t i, bool read_only, struct view *re
 	return true;
 }
 
-static void view_rows(struct lease *lease, const char *name, const void *data, uint32_t n,
-		      uint32_t element, uint32_t size, bool read_only, struct view *ret)
+bool lease_view_numbers(struct lease *lease, const struct stk_batch_info *info,
+			enum lease_numbers which, bool read_only, struct view *ret)
 {
+	uint32_t n;
+	const void *data = find_numbers(info, which, &n);
+
+	if (!data)
+		return false;
 	*ret = (struct view){
 		.lease = lease,
-		.name = name,
 		.data = moved(lease, data),
-		.size = (uint64_t)n * size,
-		.element = element,
+		.size = n * number_size(which),
+		.element = which == LEASE_SAMPLE_IDS ? STK_I64 : STK_I32,
 		.ndim = 1,
 		.read_only = read_only,
 		.shape = {n},
 	};
-}
-
-void lease_view_ids(struct lease *lease, const struct stk_batch_info *info, bool read_only,
-		    struct view *ret)
-{
-	view_rows(lease, "sample_ids", info->sample_ids, info->nids, STK_I64, 8, read_only, ret);
-}
-
-void lease_view_lengths(struct lease *lease, const struct stk_batch_info *info, bool read_only,
-			struct view *ret)
-{
-	view_rows(lease, "lengths", info->lengths, info->nids, STK_I32, 4, read_only, ret);
+	return true;
 }
 
 size_t view_item_size(const struct view *view)

@@ -28,7 +28,6 @@ struct lease {
 /* A tensor within a lease; plain data. */
 struct view {
 	struct lease *lease; /* borrowed */
-	const char *name;
 	void *data;
 	uint64_t size;
 	uint32_t element, ndim;
@@ -48,11 +47,18 @@ void lease_unref(struct lease *lease); /* NULL is fine */
 
 /* The tensor at a position; false when there is none. */
 bool lease_view(struct lease *lease, uint32_t i, bool read_only, struct view *ret);
-/* The batch's sample ids and lengths, as signed numbers. */
-void lease_view_ids(struct lease *lease, const struct stk_batch_info *info, bool read_only,
-		    struct view *ret);
-void lease_view_lengths(struct lease *lease, const struct stk_batch_info *info, bool read_only,
-			struct view *ret);
+/* What comes with a batch beside its tensors, as signed numbers. */
+enum lease_numbers {
+	LEASE_SAMPLE_IDS,
+	LEASE_LENGTHS,
+	LEASE_ROW_FIRST,
+	LEASE_SEGMENT_FROM,
+	LEASE_NUMBERS,
+};
+const char *lease_numbers_name(enum lease_numbers which);
+/* False: this batch has none, as its rows are not packed. */
+bool lease_view_numbers(struct lease *lease, const struct stk_batch_info *info,
+			enum lease_numbers which, bool read_only, struct view *ret);
 
 /* New references to the lease, for a capsule. NULL: no memory. */
 struct dlpack_managed *lease_export(const struct view *view, bool bool_as_u8);

@@ -9,7 +9,7 @@ import collections.abc
 
 from ._cache import cache, write
 from ._errors import (AgreementError, DataError, Disconnected, Error, ForkedError, JobError, LimitError, NotFound,
-                      SlotsHeldWarning, SpecError, Timeout, VersionError)
+                      NoticeWarning, SlotsHeldWarning, SpecError, Timeout, VersionError)
 from ._loader import EvalLoader, Loader, eval_loader
 from ._ranks import Place
 from ._shapes import Shape
@@ -18,5 +18,5 @@ from ._stoker import Batch, Tensor, __version__
 collections.abc.Mapping.register(Batch)
 
 __all__ = ["AgreementError", "Batch", "DataError", "Disconnected", "Error", "EvalLoader", "ForkedError", "JobError",
-           "LimitError", "Loader", "NotFound", "Place", "Shape", "SlotsHeldWarning", "SpecError", "Tensor", "Timeout",
-           "VersionError", "cache", "eval_loader", "write"]
+           "LimitError", "Loader", "NotFound", "NoticeWarning", "Place", "Shape", "SlotsHeldWarning", "SpecError", "Tensor",
+           "Timeout", "VersionError", "cache", "eval_loader", "write"]

@@ -11,7 +11,7 @@ def _map(batch, change):
     changed = {name: change(value) if hasattr(value, "to") else value for name, value in batch.items()}
     if all(changed[name] is value for name, value in batch.items()):
         return batch
-    own = getattr(batch, "sample_ids", None), getattr(batch, "lengths", None)
+    own = (getattr(batch, name, None) for name in ("sample_ids", "lengths", "row_first", "segment_from"))
     return batch._moved(changed, *(t.clone() if hasattr(t, "clone") else t for t in own))
 
 

@@ -49,6 +49,10 @@ class AgreementError(Error):
     """The ranks of a job do not read the same data in the same way."""
 
 
+class NoticeWarning(UserWarning):
+    """Something was asked for and is not so, such as fewer slots than prefetch."""
+
+
 class SlotsHeldWarning(UserWarning):
     """Python references hold every slot, so no batch can come."""
 

@@ -3,6 +3,12 @@
 import os
 
 
+def run_name(environ=os.environ):
+    """The launcher's name for the run, as libstoker would find it too, or None: there is no launcher."""
+    return job_name(environ) or environ.get("TORCHELASTIC_RUN_ID") or ".".join(
+        filter(None, (environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")))) or None
+
+
 def job_name(environ=os.environ):
     """None: libstoker finds it (torchrun's run id, Slurm's job and step) or the process is alone."""
     run = environ.get("TORCHELASTIC_RUN_ID", "")

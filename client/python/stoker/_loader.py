@@ -12,7 +12,7 @@ import warnings
 import weakref
 
 from . import _launcher, _ranks, _shapes, _tensors
-from ._errors import AgreementError, Error, JobError, SlotsHeldWarning, SpecError, Timeout
+from ._errors import AgreementError, Error, JobError, NoticeWarning, SlotsHeldWarning, SpecError, Timeout
 from ._stoker import Client, control
 
 log = logging.getLogger("stoker")
@@ -120,8 +120,9 @@ class Loader:
         if self._as == "torch" and "fields" not in keys:
             keys.setdefault("default_fields", "torch")
         arguments = self._where(data, daemon, socket, keys)
+        job, private_name = self._names(job)
         arguments.update(
-            job=job or _launcher.job_name(), rank=self.place.rank, world=self.place.world,
+            job=job, private_name=private_name, rank=self.place.rank, world=self.place.world,
             replica=self.place.replica, replicas=self.place.replicas,
             attach_timeout_ms=int(attach_timeout * 1000), reconnect_ms=int(reconnect * 1000), state=start,
             progress=progress, on_wait=_on_wait(weakref.ref(self)),
@@ -129,8 +130,14 @@ class Loader:
             timeout_ms=min(int(timeout * 1000), 2**32 - 1), lookahead=int(lookahead))
         _announce(self.place)
         self._open(arguments)
+        if self._info["notice"]:
+            warnings.warn(f"stoker: {self._info['notice']}", NoticeWarning, stacklevel=2)
 
     # Opening.
+
+    def _names(self, job):
+        """Of the job, and of the private daemon where it is called otherwise; None: libstoker finds it."""
+        return job or _launcher.job_name(), None
 
     @staticmethod
     def _where(data, daemon, socket, keys):
@@ -266,10 +273,15 @@ class Loader:
         return list(self._shapes)
 
     def examples(self):
-        """One batch of each shape class at its largest, largest first; no sample is consumed."""
-        shapes = sorted(self.shapes(), key=lambda s: s.rows * s.width_max, reverse=True)
-        for shape in shapes:
-            yield _shapes.example(self._as, self._schema["fields"], shape, shape.width_max)
+        """One batch of each shape class at its largest, largest first; no sample is consumed.
+
+        Every row is full, of samples with the id -1, and the figures are those of such a batch.
+        """
+        order = sorted(range(len(self._shapes)), reverse=True,
+                       key=lambda i: self._shapes[i].rows * self._shapes[i].width_max)
+        ranks = self.place.world * self._info["micros"]
+        for i in order:
+            yield _shapes.example(self._as, self._schema, i, self._shapes[i], ranks)
 
     def stats(self):
         """A flat dict of floats, for a logger; never does I/O."""
@@ -321,6 +333,13 @@ class Loader:
 class EvalLoader(Loader):
     """Each sample once for each iter(), in stored order. See eval_loader()."""
 
+    def _names(self, job):
+        """A job of its own, served by the private daemon that feeds the training."""
+        run = job or _launcher.run_name()
+        if run is None and self.place.world * self.place.replicas == 1:
+            run = f"pid-{os.getpid()}"  # what libstoker calls a process alone
+        return run and f"{run}-eval", run
+
     def __iter__(self):
         taken, _, _, _, ended = self._client.position()
         if taken and not ended:
@@ -330,16 +349,10 @@ class EvalLoader(Loader):
 
 def eval_loader(data, *, rows=32, **arguments):
     """A loader for exact evaluation: every sample once over all ranks, in stored order, and iter()
-    always starts at the beginning. Arguments are those of Loader."""
+    always starts at the beginning. Arguments are those of Loader; job is the training's, whose private
+    daemon serves this one too."""
     arguments.setdefault("order", "none")
-    job = arguments.get("job") or _launcher.job_name() or os.environ.get("TORCHELASTIC_RUN_ID") \
-        or _slurm_job(os.environ) or f"pid-{os.getpid()}"
-    arguments["job"] = job + "-eval"
     return EvalLoader(data, rows=rows, **arguments)
-
-
-def _slurm_job(environ):
-    return ".".join(filter(None, (environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID"))))
 
 
 def _plain(value):

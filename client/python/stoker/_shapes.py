@@ -21,12 +21,12 @@ class Shape(NamedTuple):
     width_multiple: int
 
 
-def _zeros(as_, dtype, shape):
+def _convert(as_, dtype, array):
+    """A numpy array of whole numbers as a tensor of the framework."""
     if as_ == "torch":
         import torch
-        return torch.zeros(shape, dtype=getattr(torch, TORCH[dtype]))
-    import numpy
-    array = numpy.zeros(shape, dtype=NUMPY[dtype])
+        return torch.from_numpy(array).to(getattr(torch, TORCH[dtype]))
+    array = array.astype(NUMPY[dtype])
     if as_ == "jax":
         import jax.numpy
         return jax.numpy.asarray(array)
@@ -37,14 +37,50 @@ def _is_mask(name, kind):
     return kind == "ragged" and name.endswith("mask")
 
 
-def example(as_, fields, shape, width):
-    """A batch of zeros, masks of ones: every row full."""
-    tensors = {}
-    for field in fields:
-        # Packed rows: as if each held one sample.
-        lead = {"ragged": (shape.rows, field.get("width") or width), "sums": (shape.rows + 1,),
-                "batch": (1,)}.get(field["kind"], (shape.rows,))
-        tensor = _zeros(as_, field["dtype"], lead + tuple(field["shape"]))
-        tensors[field["name"]] = tensor + 1 if _is_mask(field["name"], field["kind"]) and field["dtype"] != "BOOL" \
-            else ~tensor if _is_mask(field["name"], field["kind"]) else tensor
-    return Batch(tensors)
+def _fill(lead, shape, make, start, size):
+    """What a field holds when each row is one sample that fills it."""
+    import numpy
+    array = numpy.zeros(lead + shape, numpy.int64)
+    if make in ("mask", "segment_ids"):
+        array += 1
+    elif make == "position_ids":
+        array += numpy.arange(start, start + lead[1])
+    elif make == "sums":
+        array += numpy.arange(lead[0]) * size
+    elif make in ("lengths", "max_seqlen"):
+        array += size
+    return array
+
+
+def _made(schema):
+    """{field: (make, start)}: as the spec says, else what its name says."""
+    given = {f.get("name"): f for f in schema["spec"].get("fields") or ()}
+    made = {}
+    for field in schema["fields"]:
+        name, kind = field["name"], field["kind"]
+        default = "sums" if kind == "sums" else "mask" if _is_mask(name, kind) else name if not given else "copy"
+        key = given.get(name, {})
+        made[name] = "sums" if kind == "sums" else key.get("make") or default, key.get("start") or 0
+    return made
+
+
+def example(as_, schema, number, shape, ranks):
+    """A batch of a shape class at its largest: every row is one sample of zeros that fills it.
+
+    ranks: how many batches make an optimiser step.
+    """
+    import numpy
+    tensors, made, rows, width = {}, _made(schema), shape.rows, shape.width_max
+    for field in schema["fields"]:
+        name = field["name"]
+        size = field.get("width") or width
+        lead = {"ragged": (rows, size), "sums": (rows + 1,), "batch": (1,)}.get(field["kind"], (rows,))
+        tensors[name] = _convert(as_, field["dtype"], _fill(lead, tuple(field["shape"]), *made[name], size))
+    figures = {"shape_class": number, "edge": shape.edge, "rows": rows, "rows_real": rows, "width": width,
+               "max_seqlen": width, "real_tokens": rows * width, "padded_tokens": rows * width,
+               "global_tokens": rows * width * ranks}
+    packed = schema["counts"]["row_segments"] > 0
+    numbers = [numpy.full(rows, -1, numpy.int64), numpy.full(rows, width, numpy.int32)]
+    numbers += [numpy.arange(rows + 1, dtype=numpy.int32), numpy.zeros(rows, numpy.int32)] if packed else [None, None]
+    dtypes = "I64", "I32", "I32", "I32"
+    return Batch._example(tensors, figures, *(n if n is None else _convert(as_, d, n) for n, d in zip(numbers, dtypes)))

@@ -42,8 +42,12 @@ class Batch(Mapping[str, Any]):
     real_tokens: int
     padded_tokens: int
     global_tokens: int
+    slot: int
+    ready_ns: int
     sample_ids: Any
     lengths: Any
+    row_first: Any
+    segment_from: Any
     state: bytes
 
 class Epoch(Iterator[Batch]):
