@@ -108,9 +108,10 @@ static int defer(void *arg)
 	pthread_mutex_lock(&c->lock);
 	r = call->wrong ? call->wrong : record_all(call);
 	if (r < 0) {
-		/* Nothing tells when the copy is done: it is waited for. */
+		/* Nothing tells when the copy is done: it is waited for. -ENOMEM would ask for more. */
 		c->err = call->err;
 		stk__cuda_wait_device(c);
+		r = r == -ENOMEM ? -EIO : r;
 	}
 	call->deferred->next = c->deferred;
 	c->deferred = STK_STEAL(call->deferred);

@@ -76,18 +76,18 @@ static int make_tensors(struct batch *b, PyObject *const *names, uint32_t n)
 	return 0;
 }
 
-static PyObject *state_of(const struct stk_batch *batch)
+static PyObject *state_of(const struct taken *taken)
 {
 	char state[STK_STATE_MAX];
-	int n = stk_batch_state(batch, state, sizeof(state));
+	int n = taken_state(taken, state, sizeof(state));
 
 	return n < 0 ? ext_raise(n, "state") : PyBytes_FromStringAndSize(state, n);
 }
 
-PyObject *batch_new(struct stk_batch *batch, struct lease_count *count, struct maker *maker,
+PyObject *batch_new(const struct taken *taken, struct lease_count *count, struct maker *maker,
 		    PyObject *const *names, uint32_t n)
 {
-	struct lease *lease = lease_new(batch, count, maker->copy);
+	struct lease *lease = lease_new(taken, count, maker->copy);
 	struct batch *b;
 
 	if (!lease)
@@ -100,13 +100,13 @@ PyObject *batch_new(struct stk_batch *batch, struct lease_count *count, struct m
 	b->lease = lease;
 	b->maker = maker_ref(maker);
 	b->info.size = sizeof(b->info);
-	stk_batch_info(batch, &b->info);
+	taken_info(taken, &b->info);
 	if (make_tensors(b, names, n) < 0) {
 		Py_DECREF(b);
 		return NULL;
 	}
 	if (maker->copy) {
-		b->state = state_of(batch); /* the descriptor is the next batch's after this */
+		b->state = state_of(taken); /* the descriptor is the next batch's after this */
 		lease_settle(lease);
 		if (!b->state)
 			Py_CLEAR(b);
@@ -246,7 +246,7 @@ static PyObject *get_state(PyObject *self, void *unused)
 		return NULL;
 	}
 	if (!b->state)
-		b->state = state_of(b->lease->batch);
+		b->state = state_of(&b->lease->taken);
 	return Py_XNewRef(b->state);
 }
 
@@ -377,6 +377,29 @@ static void take_numbers(struct batch *b, PyObject *args, Py_ssize_t first)
 		b->numbers[i] = Py_NewRef(PyTuple_GetItem(args, first + i));
 }
 
+static PyObject *record_stream(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	return delegate("record_stream", self, args, kwargs);
+}
+
+/* _use_on(stream, device): see lease_use(). False: there is no pipeline, or to another device. */
+static PyObject *use_on(PyObject *self, PyObject *args)
+{
+	const struct batch *b = (const struct batch *)self;
+	PyObject *stream;
+	void *handle;
+	int device;
+
+	if (!PyArg_ParseTuple(args, "Oi:_use_on", &stream, &device))
+		return NULL;
+	handle = PyLong_AsVoidPtr(stream);
+	if (PyErr_Occurred())
+		return NULL;
+	if (!b->lease || (device >= 0 && device != b->lease->taken.device))
+		Py_RETURN_FALSE;
+	return tensor_use(b->lease, handle);
+}
+
 /* _moved(tensors, sample_ids, lengths, ...): the same batch with other tensors and no slot. */
 static PyObject *moved(PyObject *self, PyObject *args)
 {
@@ -419,6 +442,12 @@ static PyMethodDef methods[] = {
 	 "itself."},
 	{"pin_memory", WITH_KEYWORDS(pin), METH_VARARGS | METH_KEYWORDS,
 	 "pin_memory()\n--\n\nThe same as pin()."},
+	{"record_stream", WITH_KEYWORDS(record_stream), METH_VARARGS | METH_KEYWORDS,
+	 "record_stream(stream)\n--\n\n"
+	 "Another stream reads the batch: it waits for the copy, and the memory is kept until the "
+	 "work "
+	 "is done that is on it when the last tensor goes."},
+	{"_use_on", use_on, METH_VARARGS, NULL},
 	{"_moved", moved, METH_VARARGS, NULL},
 	{"_example", example, METH_VARARGS | METH_STATIC, NULL},
 	{"__reduce__", reduce, METH_NOARGS, NULL},
@@ -445,8 +474,6 @@ static PyGetSetDef getset[] = {
 	NUMBER("max_seqlen", max_length, "length of the longest row"),
 	NUMBER("real_tokens", real_tokens, "tokens without padding"),
 	NUMBER("padded_tokens", padded_tokens, "tokens with padding"),
-	NUMBER("global_tokens", global_tokens,
-	       "label tokens of all ranks in this optimiser step: divide a summed loss by it"),
 	NUMBER("slot", slot,
 	       "where it lies: batches of one slot and shape have the same addresses"),
 	NUMBER("global_tokens", global_tokens,

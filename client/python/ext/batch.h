@@ -21,7 +21,7 @@ struct maker *maker_ref(struct maker *maker);
 struct maker *maker_unref(struct maker *maker);
 
 /* Takes over the batch, also when it fails. names: of its tensors, in order. NULL: raised. */
-PyObject *batch_new(struct stk_batch *batch, struct lease_count *count, struct maker *maker,
+PyObject *batch_new(const struct taken *taken, struct lease_count *count, struct maker *maker,
 		    PyObject *const *names, uint32_t n);
 
 /* The state after a batch that came from a client, or NULL: raised. */

@@ -99,10 +99,13 @@ static int make_maker(struct client *c, PyObject *given)
 static PyObject *state_bytes(struct client *c)
 {
 	char state[STK_STATE_MAX];
-	int n;
+	int n = -EBADF;
 
 	client_enter(c);
-	n = c->client ? stk_client_state(c->client, state, sizeof(state)) : -EBADF;
+	if (c->pipeline.cuda)
+		n = cuda_calls->state(c->pipeline.cuda, state, sizeof(state));
+	else if (c->client)
+		n = stk_client_state(c->client, state, sizeof(state));
 	client_leave(c);
 	return n < 0 ? ext_raise(n, "state") : PyBytes_FromStringAndSize(state, n);
 }
@@ -123,6 +126,59 @@ static int restart_recent(struct client *c)
 	return c->recent ? 0 : -1;
 }
 
+static int open_pipeline(struct client *c)
+{
+	struct stk_cuda_info info = {.size = sizeof(info)};
+	char error[1024] = "this loader is closed";
+	int r = -EBADF;
+
+	client_enter(c);
+	if (c->client)
+		r = pipeline_open(&c->pipeline, c->client, error, sizeof(error));
+	if (r == 0)
+		cuda_calls->info(c->pipeline.cuda, &info);
+	client_leave(c);
+	if (r < 0) {
+		ext_raise(r, error);
+		return -1;
+	}
+	if (c->pipeline.kind == PIPELINE_DEVICE)
+		c->slots = info.depth; /* what callers hold are those */
+	c->pipeline_ready = true;
+	return 0;
+}
+
+/* The stream that is current on the device, as the framework says. */
+static int find_stream(struct client *c, void **ret_stream)
+{
+	PyObject *handle;
+
+	*ret_stream = STK_CUDA_NO_STREAM;
+	if (c->current_stream == Py_None)
+		return 0;
+	handle = PyObject_CallFunction(c->current_stream, "i", (int)c->pipeline.device);
+	*ret_stream = handle ? PyLong_AsVoidPtr(handle) : NULL;
+	Py_XDECREF(handle);
+	return PyErr_Occurred() ? -1 : 0;
+}
+
+int client_ready(struct client *c, void **ret_stream)
+{
+	char *warning;
+	int r = 0;
+
+	if (!c->pipeline.kind)
+		return 0;
+	if (!c->pipeline_ready && open_pipeline(c) < 0)
+		return -1;
+	lease_retry();
+	warning = atomic_exchange(&c->pipeline.warning, NULL);
+	if (warning)
+		r = PyErr_WarnEx(PyExc_RuntimeWarning, warning, 1);
+	free(warning);
+	return r < 0 ? r : find_stream(c, ret_stream);
+}
+
 static int open_client(struct client *c, struct stk_client_opts *opts)
 {
 	struct stk_client_info info = {.size = sizeof(info)};
@@ -135,7 +191,9 @@ static int open_client(struct client *c, struct stk_client_opts *opts)
 	opts->interrupted = interrupted;
 	opts->interrupt_data = c;
 	client_enter(c);
-	r = stk_client_open(opts, &c->client, error, sizeof(error));
+	r = c->pipeline.kind ? pipeline_place(&c->pipeline, opts, error, sizeof(error)) : 0;
+	if (r == 0)
+		r = stk_client_open(opts, &c->client, error, sizeof(error));
 	client_leave(c);
 	if (r < 0) {
 		ext_raise(r, error);
@@ -145,31 +203,37 @@ static int open_client(struct client *c, struct stk_client_opts *opts)
 		return -1;
 	stk_client_info(c->client, &info);
 	c->slots = info.slots;
+	/* One that is named is used from the start; else it is the one that is current later. */
+	if (c->pipeline.kind && c->pipeline.wanted >= 0 && open_pipeline(c) < 0)
+		return -1;
 	return restart_recent(c);
 }
 
 static int parse_opts(struct client *c, PyObject *args, PyObject *kwargs, struct stk_client_opts *o)
 {
-	static char *names[] = {"stream",       "path",       "spec",      "job",
-				"private_name", "socket",     "daemon",    "rank",
-				"world",        "replica",    "replicas",  "attach_timeout_ms",
-				"reconnect_ms", "state",      "progress",  "on_wait",
-				"maker",        "timeout_ms", "lookahead", NULL};
+	static char *names[] = {"stream",       "path",       "spec",           "job",
+				"private_name", "socket",     "daemon",         "rank",
+				"world",        "replica",    "replicas",       "attach_timeout_ms",
+				"reconnect_ms", "state",      "progress",       "on_wait",
+				"maker",        "timeout_ms", "lookahead",      "pipeline",
+				"device",       "depth",      "current_stream", NULL};
 	PyObject *maker;
 	Py_ssize_t state_size = 0;
 	const char *state = NULL;
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$zzzzzzIIIIIiiz#OOO!II:Client", names,
-					 &o->stream, &o->path, &o->spec, &o->job, &o->private_name,
-					 &o->socket, &o->daemon, &o->rank, &o->world, &o->replica,
-					 &o->replicas, &o->attach_timeout_ms, &o->reconnect_ms,
-					 &state, &state_size, &c->progress, &c->on_wait,
-					 &PyTuple_Type, &maker, &c->timeout_ms, &c->lookahead)) {
-		c->progress = c->on_wait = NULL; /* borrowed so far */
+	if (!PyArg_ParseTupleAndKeywords(
+		    args, kwargs, "$zzzzzzIIIIIiiz#OOO!IIIiIO:Client", names, &o->stream, &o->path,
+		    &o->spec, &o->job, &o->private_name, &o->socket, &o->daemon, &o->rank,
+		    &o->world, &o->replica, &o->replicas, &o->attach_timeout_ms, &o->reconnect_ms,
+		    &state, &state_size, &c->progress, &c->on_wait, &PyTuple_Type, &maker,
+		    &c->timeout_ms, &c->lookahead, &c->pipeline.kind, &c->pipeline.wanted,
+		    &c->pipeline.depth, &c->current_stream)) {
+		c->progress = c->on_wait = c->current_stream = NULL; /* borrowed so far */
 		return -1;
 	}
 	Py_INCREF(c->progress);
 	Py_INCREF(c->on_wait);
+	Py_INCREF(c->current_stream);
 	o->state = state;
 	o->state_size = (size_t)state_size;
 	return make_maker(c, maker);
@@ -196,6 +260,7 @@ static int client_traverse(PyObject *self, visitproc visit, void *arg)
 	Py_VISIT(Py_TYPE(self));
 	Py_VISIT(c->progress);
 	Py_VISIT(c->on_wait);
+	Py_VISIT(c->current_stream);
 	Py_VISIT(c->recent);
 	return 0;
 }
@@ -206,6 +271,7 @@ static int client_clear(PyObject *self)
 
 	Py_CLEAR(c->progress);
 	Py_CLEAR(c->on_wait);
+	Py_CLEAR(c->current_stream);
 	Py_CLEAR(c->recent);
 	return 0;
 }
@@ -216,6 +282,7 @@ static void client_dealloc(PyObject *self)
 
 	PyObject_GC_UnTrack(self);
 	client_clear(self);
+	pipeline_deinit(&c->pipeline);
 	c->client = stk_client_close(c->client);
 	for (uint32_t i = 0; i < c->nnames; i++)
 		Py_DECREF(c->names[i]);
@@ -234,6 +301,7 @@ static PyObject *client_close(PyObject *self, PyObject *unused)
 	if (c->generation != atomic_load_explicit(&forks, memory_order_relaxed))
 		Py_RETURN_NONE;
 	client_enter(c);
+	pipeline_close(&c->pipeline);
 	c->client = stk_client_close(c->client);
 	client_leave(c);
 	Py_RETURN_NONE;
@@ -283,11 +351,13 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "z#:seek", &state, &size) || !client_usable(c))
 		return NULL;
 	client_enter(c);
-	if (c->client)
+	strcpy(error, "this loader is closed");
+	if (c->pipeline.cuda)
+		r = pipeline_seek(&c->pipeline, state, (size_t)size, error, sizeof(error));
+	else if (c->client) {
 		r = stk_client_seek(c->client, state, (size_t)size);
-	if (r < 0)
-		snprintf(error, sizeof(error), "%s",
-			 c->client ? stk_client_error(c->client) : "this loader is closed");
+		snprintf(error, sizeof(error), "%s", stk_client_error(c->client));
+	}
 	client_leave(c);
 	if (r < 0)
 		return ext_raise(r, error);
@@ -366,6 +436,34 @@ static PyObject *client_stats(PyObject *self, PyObject *unused)
 			     (double)atomic_load_explicit(&c->count->held, memory_order_relaxed));
 }
 
+/* Of the pipeline, or None: there is none, or not yet. */
+static PyObject *client_cuda(PyObject *self, PyObject *unused)
+{
+	static const char *const memory[] = {"", "registered", "bounce", "pageable"};
+	struct client *c = (struct client *)self;
+	struct stk_cuda_info i = {.size = sizeof(i)};
+	char reason[1024] = "";
+	bool open;
+
+	(void)unused;
+	if (!c->pipeline_ready ||
+	    c->generation != atomic_load_explicit(&forks, memory_order_relaxed))
+		Py_RETURN_NONE;
+	client_enter(c);
+	open = c->pipeline.cuda;
+	if (open) {
+		cuda_calls->info(c->pipeline.cuda, &i);
+		snprintf(reason, sizeof(reason), "%s", i.reason);
+	}
+	client_leave(c);
+	if (!open)
+		Py_RETURN_NONE;
+	return Py_BuildValue("{sisIsssssIsKsKsK}", "device", (int)i.device, "depth", i.depth,
+			     "memory", memory[i.memory], "reason", reason, "in_flight", i.in_flight,
+			     "batches", (unsigned long long)i.batches, "ahead",
+			     (unsigned long long)i.ahead, "lagging", (unsigned long long)i.lagging);
+}
+
 static PyObject *client_why(PyObject *self, PyObject *unused)
 {
 	struct client *c = (struct client *)self;
@@ -397,6 +495,8 @@ static PyMethodDef client_methods[] = {
 	{"info", client_info, METH_NOARGS, "info()\n--\n\nDict of what the library tells."},
 	{"position", client_position, METH_NOARGS,
 	 "position()\n--\n\n(any, epoch, step, last_micro, ended) of the last batch."},
+	{"cuda", client_cuda, METH_NOARGS,
+	 "cuda()\n--\n\nDict of what libstoker-cuda tells of the pipeline, or None."},
 	{"stats", client_stats, METH_NOARGS, "stats()\n--\n\nDict of floats; no I/O."},
 	{"why", client_why, METH_NOARGS, "why()\n--\n\nWho is waited for, in one sentence."},
 	{0},

@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "client/python/ext/batch.h"
+#include "client/python/ext/pipeline.h"
 
 struct client_stats {
 	uint64_t batches, rows, real_tokens, padded_tokens, waits, wait_ns, rows_bad;
@@ -20,6 +21,9 @@ struct client {
 	unsigned generation;                     /* of forks */
 	PyThreadState *released; /* while a call runs without the GIL, for what it calls back */
 	PyObject *progress, *on_wait;
+	struct pipeline pipeline;
+	bool pipeline_ready;      /* it is open; with the GIL */
+	PyObject *current_stream; /* called with the device's number: the stream of this thread */
 	struct maker *maker;
 	struct lease_count *count;
 	uint32_t slots, nnames, timeout_ms, lookahead;
@@ -36,6 +40,13 @@ struct client {
 
 /* The next batch after so many ends. NULL without an exception: that epoch is over. */
 PyObject *client_next(struct client *client, uint64_t ends);
+
+/**
+ * client_ready() - before a batch is taken, where there is a pipeline
+ *
+ * Opens it, warns of what it warned of, and finds the stream that is to wait. 0, or -1: raised.
+ */
+int client_ready(struct client *client, void **ret_stream);
 
 /* Raises unless it is open and of this process. */
 bool client_usable(const struct client *client);

@@ -13,7 +13,7 @@
 
 #define DLPACK_FLAG_READ_ONLY UINT64_C(1)
 
-enum { DLPACK_CPU = 1 };
+enum { DLPACK_CPU = 1, DLPACK_CUDA = 2 };
 
 enum dlpack_code {
 	DLPACK_INT = 0,

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/python/ext/lease.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define STREAM_PER_THREAD ((void *)2) /* cudaStreamPerThread */
 
 /* How an element type is named in DLPack. */
 static const struct dlpack_dtype dtypes[] = {
@@ -46,14 +49,104 @@ void lease_count_unref(struct lease_count *count)
 		free(count);
 }
 
-static void give_back(struct lease *lease)
+/* Leases that could not be given back yet: a stack without a lock, as a fork may come any time. */
+static struct lease *_Atomic parked;
+
+static void park(struct lease *lease)
 {
-	if (!lease->batch)
-		return;
+	lease->next = atomic_load_explicit(&parked, memory_order_relaxed);
+	/* Release: pairs with lease_retry(). */
+	while (!atomic_compare_exchange_weak_explicit(&parked, &lease->next, lease,
+						      memory_order_release, memory_order_relaxed))
+		;
+}
+
+/* The streams to be waited for. */
+static uint32_t readers(const struct lease *lease, void *streams[LEASE_USES])
+{
+	uint32_t n = lease->nuses;
+
+	for (uint32_t i = 0; i < n; i++) {
+		streams[i] = lease->uses[i].stream;
+		if (streams[i] == STREAM_PER_THREAD &&
+		    !pthread_equal(lease->uses[i].thread, pthread_self()))
+			streams[i] = STK_CUDA_ANY_STREAM; /* it has no name here */
+	}
+	if (lease->too_many || (!n && lease->unordered)) {
+		streams[0] = STK_CUDA_ANY_STREAM;
+		n = 1;
+	}
+	return n;
+}
+
+/* 0, or a negative errno: not now. */
+static int release(const struct taken *taken, void *const *streams, uint32_t n)
+{
+	int r = 0;
+
+	if (taken->on_device) {
+		r = cuda_calls->release_after(taken->on_device, streams, n);
+		return r == -EAGAIN ? r : 0;
+	}
+	if (taken->cuda) {
+		r = cuda_calls->release_host(taken->cuda, taken->batch, streams, n);
+		return r == -EAGAIN || r == -ENOMEM ? r : 0;
+	}
+	stk_batch_release(taken->batch);
+	return 0;
+}
+
+void taken_drop(const struct taken *taken)
+{
+	release(taken, NULL, 0);
+}
+
+static bool has_batch(const struct lease *lease)
+{
+	return lease->taken.batch || lease->taken.on_device;
+}
+
+/* False: not now. */
+static bool give_back(struct lease *lease)
+{
+	void *streams[LEASE_USES];
+
+	if (!has_batch(lease))
+		return true;
+	if (release(&lease->taken, streams, readers(lease, streams)) < 0)
+		return false;
+	lease->taken.batch = NULL;
+	lease->taken.on_device = NULL;
 	/* Relaxed: a figure; the slot itself is handed over by the library. */
 	atomic_fetch_sub_explicit(&lease->count->held, 1, memory_order_relaxed);
-	stk_batch_release(lease->batch);
-	lease->batch = NULL;
+	return true;
+}
+
+static void end(struct lease *lease)
+{
+	if (!give_back(lease)) {
+		park(lease);
+		return;
+	}
+	lease_count_unref(lease->count);
+	free(lease->copy);
+	free(lease);
+}
+
+void lease_retry(void)
+{
+	struct lease *lease;
+
+	/* Relaxed: what is missed now is found by the next call. */
+	if (!atomic_load_explicit(&parked, memory_order_relaxed))
+		return;
+	lease = atomic_exchange_explicit(&parked, NULL, memory_order_acquire);
+	while (lease) {
+		struct lease *next = lease->next;
+
+		end(lease);
+		lease = next;
+	}
 }
 
 const char *lease_numbers_name(enum lease_numbers which)
@@ -111,7 +204,7 @@ static bool copy_out(struct lease *lease)
 	struct stk_batch_info info = {.size = sizeof(info)};
 	size_t size;
 
-	stk_batch_info(lease->batch, &info);
+	taken_info(&lease->taken, &info);
 	size = size_with_numbers(&info);
 	lease->copy = aligned_alloc(256, (size + 255) & ~(size_t)255);
 	if (!lease->copy)
@@ -120,30 +213,98 @@ static bool copy_out(struct lease *lease)
 	return true;
 }
 
-struct lease *lease_new(struct stk_batch *batch, struct lease_count *count, bool copy)
+void taken_info(const struct taken *taken, struct stk_batch_info *info)
 {
-	struct lease *lease = malloc(sizeof(*lease));
+	if (!taken->on_device) {
+		stk_batch_info(taken->batch, info);
+		return;
+	}
+	cuda_calls->batch_info(taken->on_device, info);
+	info->slot = cuda_calls->batch_slot(taken->on_device);
+}
+
+int taken_state(const struct taken *taken, void *state, size_t room)
+{
+	return taken->on_device ? cuda_calls->batch_state(taken->on_device, state, room)
+				: stk_batch_state(taken->batch, state, room);
+}
+
+uint32_t taken_ntensors(const struct taken *taken)
+{
+	return taken->on_device ? cuda_calls->batch_ntensors(taken->on_device)
+				: stk_batch_ntensors(taken->batch);
+}
+
+int taken_tensor_at(const struct taken *taken, uint32_t i, struct stk_tensor *ret)
+{
+	return taken->on_device ? cuda_calls->batch_tensor_at(taken->on_device, i, ret)
+				: stk_batch_tensor_at(taken->batch, i, ret);
+}
+
+static void add_use(struct lease *lease, void *stream)
+{
+	lease->too_many |= lease->nuses == LEASE_USES;
+	if (!lease->too_many)
+		lease->uses[lease->nuses++] =
+			(struct lease_use){.stream = stream, .thread = pthread_self()};
+}
+
+struct lease *lease_new(const struct taken *taken, struct lease_count *count, bool copy)
+{
 	struct stk_batch_info info = {.size = sizeof(info)};
+	struct lease *lease = malloc(sizeof(*lease));
 
 	if (!lease) {
-		stk_batch_release(batch);
+		taken_drop(taken);
 		return NULL;
 	}
-	stk_batch_info(batch, &info);
-	*lease = (struct lease){.refs = 1, .batch = batch, .count = count, .base = info.data};
+	taken_info(taken, &info);
+	*lease = (struct lease){.refs = 1, .taken = *taken, .count = count, .base = info.data};
 	count_ref(count);
 	atomic_fetch_add_explicit(&count->held, 1, memory_order_relaxed);
 	if (copy && !copy_out(lease)) {
 		lease_unref(lease);
 		return NULL;
 	}
+	/* next() made it wait already. */
+	if (!copy && taken->cuda && taken->stream != STK_CUDA_NO_STREAM)
+		add_use(lease, taken->stream);
 	return lease;
 }
 
 void lease_settle(struct lease *lease)
 {
 	if (lease->copy)
-		give_back(lease);
+		give_back(lease); /* if not now, then with the lease */
+}
+
+static bool is_used_by(const struct lease *lease, const void *stream)
+{
+	for (uint32_t i = 0; i < lease->nuses; i++)
+		if (lease->uses[i].stream == stream &&
+		    (stream != STREAM_PER_THREAD ||
+		     pthread_equal(lease->uses[i].thread, pthread_self())))
+			return true;
+	return false;
+}
+
+int lease_use(struct lease *lease, void *stream)
+{
+	int r;
+
+	if (!lease->taken.cuda || !has_batch(lease))
+		return 1;
+	if (is_used_by(lease, stream))
+		return 0;
+	if (stream == STK_CUDA_NO_STREAM) {
+		lease->unordered = true;
+		return 0;
+	}
+	r = lease->taken.on_device ? cuda_calls->wait(lease->taken.on_device, stream) : 0;
+	if (r < 0)
+		return r;
+	add_use(lease, stream);
+	return 0;
 }
 
 void lease_ref(struct lease *lease)
@@ -157,10 +318,7 @@ void lease_unref(struct lease *lease)
 	/* Acquire-release: the last read of every other holder precedes the slot's reuse. */
 	if (!lease || atomic_fetch_sub_explicit(&lease->refs, 1, memory_order_acq_rel) != 1)
 		return;
-	give_back(lease);
-	lease_count_unref(lease->count);
-	free(lease->copy);
-	free(lease);
+	end(lease);
 }
 
 static void *moved(const struct lease *lease, const void *data)
@@ -172,7 +330,7 @@ bool lease_view(struct lease *lease, uint32_t i, bool read_only, struct view *re
 {
 	struct stk_tensor tensor;
 
-	if (stk_batch_tensor_at(lease->batch, i, &tensor) < 0)
+	if (taken_tensor_at(&lease->taken, i, &tensor) < 0)
 		return false;
 	*ret = (struct view){
 		.lease = lease,
@@ -180,7 +338,8 @@ bool lease_view(struct lease *lease, uint32_t i, bool read_only, struct view *re
 		.size = tensor.size,
 		.element = tensor.element,
 		.ndim = tensor.ndim,
-		.read_only = read_only,
+		.read_only = read_only && !lease->taken.on_device,
+		.device = lease->taken.on_device ? lease->taken.device : -1,
 	};
 	for (uint32_t d = 0; d < tensor.ndim; d++)
 		ret->shape[d] = (int64_t)tensor.shape[d];
@@ -202,6 +361,7 @@ bool lease_view_numbers(struct lease *lease, const struct stk_batch_info *info,
 		.element = which == LEASE_SAMPLE_IDS ? STK_I64 : STK_I32,
 		.ndim = 1,
 		.read_only = read_only,
+		.device = -1,
 		.shape = {n},
 	};
 	return true;
@@ -232,7 +392,8 @@ static void export_init(struct export *e, const struct view *view, bool bool_as_
 	lease_ref(view->lease);
 	*tensor = (struct dlpack_tensor){
 		.data = view->data,
-		.device = {.type = DLPACK_CPU},
+		.device = {view->device < 0 ? DLPACK_CPU : DLPACK_CUDA,
+			   view->device < 0 ? 0 : view->device},
 		.ndim = (int32_t)view->ndim,
 		.dtype = dtypes[view->element],
 		.shape = e->shape,

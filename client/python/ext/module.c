@@ -3,6 +3,7 @@
  * The module stoker._stoker: its types, and libstoker's errors as Python's exceptions. One
  * interpreter for each process; everything here runs with the GIL.
  */
+#include "client/python/ext/cuda.h"
 #include "client/python/ext/ext.h"
 
 #include <errno.h>
@@ -82,7 +83,26 @@ static PyObject *control(PyObject *module, PyObject *args)
 	return text;
 }
 
+static PyObject *cuda_device(PyObject *module, PyObject *args)
+{
+	struct stk_cuda_device device = {.size = sizeof(device)};
+	char error[1024] = "";
+	int ordinal;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "i:cuda_device", &ordinal))
+		return NULL;
+	if (cuda_load(error, sizeof(error)) < 0 ||
+	    cuda_calls->device(ordinal, &device, error, sizeof(error)) < 0)
+		return ext_raise(-ENODEV, error);
+	return Py_BuildValue("{sisssisi}", "device", (int)device.device, "pci", device.pci,
+			     "host_node", (int)device.host_node, "runtime", (int)device.runtime);
+}
+
 static PyMethodDef functions[] = {
+	{"cuda_device", cuda_device, METH_VARARGS,
+	 "cuda_device(device)\n--\n\nWhat CUDA says of a device, -1 the current one; makes no "
+	 "context."},
 	{"control", control, METH_VARARGS,
 	 "control(socket, method, parameters, timeout_ms)\n--\n\nOne call to a daemon, JSON to "
 	 "JSON."},

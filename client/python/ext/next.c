@@ -11,8 +11,8 @@
 #include <time.h>
 
 #define SLICE_MS 100
+#define FULL_MS  5 /* while the user holds every slot: some may be let go in Python */
 #define OVER     (STK_STREAM_END + 1) /* another thread saw the end; no outcome of the library */
-#define HELD_MS  1000                 /* then a user who holds every slot is told */
 #define LOG_MS   10000                /* then it is logged who is waited for */
 
 static uint64_t now_ns(void)
@@ -23,9 +23,9 @@ static uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
-static int find_names(struct client *c, const struct stk_batch *batch)
+static int find_names(struct client *c, const struct taken *taken)
 {
-	uint32_t n = stk_batch_ntensors(batch);
+	uint32_t n = taken_ntensors(taken);
 
 	c->names = calloc(n + 1, sizeof(PyObject *));
 	if (!c->names) {
@@ -35,7 +35,7 @@ static int find_names(struct client *c, const struct stk_batch *batch)
 	for (uint32_t i = 0; i < n; i++) {
 		struct stk_tensor tensor;
 
-		if (stk_batch_tensor_at(batch, i, &tensor) < 0)
+		if (taken_tensor_at(taken, i, &tensor) < 0)
 			break;
 		c->names[i] = PyUnicode_InternFromString(tensor.name);
 		if (!c->names[i])
@@ -77,17 +77,17 @@ static int remember(struct client *c, PyObject *batch)
 	return r;
 }
 
-static PyObject *deliver(struct client *c, struct stk_batch *batch)
+static PyObject *deliver(struct client *c, const struct taken *taken)
 {
 	struct stk_batch_info info = {.size = sizeof(info)};
 	PyObject *made;
 
-	if (!c->names && find_names(c, batch) < 0) {
-		stk_batch_release(batch);
+	if (!c->names && find_names(c, taken) < 0) {
+		taken_drop(taken);
 		return NULL;
 	}
-	stk_batch_info(batch, &info);
-	made = batch_new(batch, c->count, c->maker, c->names, c->nnames);
+	taken_info(taken, &info);
+	made = batch_new(taken, c->count, c->maker, c->names, c->nnames);
 	if (!made)
 		return NULL;
 	count(c, &info);
@@ -110,7 +110,7 @@ static PyObject *ended(struct client *c)
 /* What next() said; the text is copied under the lock, as another thread may close the client. */
 struct said {
 	int r;
-	struct stk_batch *batch;
+	struct taken taken; /* its stream is given */
 	char error[1024];
 };
 
@@ -119,7 +119,7 @@ static PyObject *outcome(struct client *c, const struct said *said, bool *ret_ag
 {
 	*ret_again = said->r == STK_TIMEOUT;
 	if (said->r == 0)
-		return deliver(c, said->batch);
+		return deliver(c, &said->taken);
 	if (said->r == STK_EPOCH_END || said->r == STK_STREAM_END)
 		return ended(c);
 	if (said->r < 0)
@@ -133,11 +133,17 @@ static uint32_t held(const struct client *c)
 	return atomic_load_explicit(&c->count->held, memory_order_relaxed);
 }
 
-/* Tells Python how long it has been waiting; it may raise. */
-static int tell(struct client *c, uint64_t waited_ms)
+static bool is_full(const struct client *c)
 {
-	PyObject *r = PyObject_CallFunction(c->on_wait, "KII", (unsigned long long)waited_ms,
-					    held(c), c->slots);
+	return held(c) >= c->slots;
+}
+
+/* Tells Python how long it has been waiting, now and at the last look; it may raise. */
+static int tell(struct client *c, uint64_t before_ms, uint64_t waited_ms)
+{
+	PyObject *r = PyObject_CallFunction(c->on_wait, "KKO", (unsigned long long)before_ms,
+					    (unsigned long long)waited_ms,
+					    is_full(c) ? Py_True : Py_False);
 
 	Py_XDECREF(r);
 	return r ? 0 : -1;
@@ -153,10 +159,23 @@ static int look(struct client *c, uint64_t before_ms, uint64_t after_ms)
 {
 	if (PyErr_CheckSignals() < 0)
 		return -1;
-	if (after_ms >= c->timeout_ms || passed(before_ms, after_ms, LOG_MS) ||
-	    (passed(before_ms, after_ms, HELD_MS) && held(c) >= c->slots))
-		return tell(c, after_ms);
+	if (after_ms >= c->timeout_ms || passed(before_ms, after_ms, LOG_MS) || is_full(c))
+		return tell(c, before_ms, after_ms);
 	return 0;
+}
+
+static int take_one(struct client *c, int timeout_ms, struct said *said)
+{
+	int r;
+
+	if (c->pipeline.cuda)
+		return pipeline_next(&c->pipeline, timeout_ms ? timeout_ms : PIPELINE_TAKE,
+				     &said->taken, said->error, sizeof(said->error));
+	r = timeout_ms ? stk_client_next(c->client, timeout_ms, &said->taken.batch)
+		       : stk_client_take(c->client, &said->taken.batch);
+	if (r < 0)
+		snprintf(said->error, sizeof(said->error), "%s", stk_client_error(c->client));
+	return r;
 }
 
 /*
@@ -172,17 +191,13 @@ static void take(struct client *c, uint64_t ends, int timeout_ms, struct said *s
 		strcpy(said->error, "this loader is closed");
 	} else if (atomic_load_explicit(&c->ends, memory_order_relaxed) == ends) {
 		/* Relaxed: the lock orders it. */
-		said->r = timeout_ms ? stk_client_next(c->client, timeout_ms, &said->batch)
-				     : stk_client_take(c->client, &said->batch);
-		if (said->r < 0)
-			snprintf(said->error, sizeof(said->error), "%s",
-				 stk_client_error(c->client));
+		said->r = take_one(c, timeout_ms, said);
 	}
 	if (said->r == STK_EPOCH_END)
 		atomic_store_explicit(&c->ends, ends + 1, memory_order_relaxed);
 }
 
-static PyObject *wait_next(struct client *c, uint64_t ends)
+static PyObject *wait_next(struct client *c, uint64_t ends, void *stream)
 {
 	uint64_t start = now_ns(), waited_ms = 0;
 	PyObject *made = NULL;
@@ -191,10 +206,10 @@ static PyObject *wait_next(struct client *c, uint64_t ends)
 	c->stats.waits++;
 	while (again) {
 		uint64_t before_ms = waited_ms;
-		struct said said;
+		struct said said = {.taken.stream = stream};
 
 		client_enter(c);
-		take(c, ends, SLICE_MS, &said);
+		take(c, ends, is_full(c) ? FULL_MS : SLICE_MS, &said);
 		client_leave(c);
 		made = outcome(c, &said, &again);
 		waited_ms = (now_ns() - start) / 1000000;
@@ -207,16 +222,16 @@ static PyObject *wait_next(struct client *c, uint64_t ends)
 
 PyObject *client_next(struct client *c, uint64_t ends)
 {
-	struct said said;
+	struct said said = {.taken.stream = NULL};
 	PyObject *made;
 	bool again = true;
 
-	if (!client_usable(c))
+	if (!client_usable(c) || client_ready(c, &said.taken.stream) < 0)
 		return NULL;
 	if (pthread_mutex_trylock(&c->lock))
-		return wait_next(c, ends);
+		return wait_next(c, ends, said.taken.stream);
 	take(c, ends, 0, &said);
 	pthread_mutex_unlock(&c->lock);
 	made = outcome(c, &said, &again);
-	return again ? wait_next(c, ends) : made;
+	return again ? wait_next(c, ends, said.taken.stream) : made;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/python/ext/tensor.h"
 
+#include <errno.h>
 #include <string.h>
 
 struct tensor {
@@ -107,6 +108,69 @@ static int wants_versioned(PyObject *max_version)
 	return PyErr_Occurred() ? -1 : n >= DLPACK_MAJOR;
 }
 
+PyObject *tensor_use(struct lease *lease, void *stream)
+{
+	char text[1024];
+	int r = lease_use(lease, stream);
+
+	if (r >= 0)
+		return PyBool_FromLong(r == 0);
+	if (r == -ECHILD)
+		return ext_raise(r, "this batch belongs to the process that forked");
+	cuda_calls->last_error(lease->taken.cuda, text, sizeof(text));
+	return ext_raise(-ENODEV, text);
+}
+
+/* The consumer's stream as DLPack numbers them. 0, or -1: raised. */
+static int order(const struct view *view, PyObject *stream)
+{
+	long long n = 1; /* None: the legacy default stream */
+	PyObject *used;
+
+	if (view->device < 0)
+		return 0;
+	if (stream && stream != Py_None)
+		n = PyLong_AsLongLong(stream);
+	if (PyErr_Occurred())
+		return -1;
+	if (n < -1 || n == 0) {
+		PyErr_Format(PyExc_BufferError,
+			     "stoker.Tensor: stream=%lld; 1 is the legacy default stream, 2 the "
+			     "per-thread one, -1 none, and above 2 are handles",
+			     n);
+		return -1;
+	}
+	used = tensor_use(view->lease, n == -1 ? STK_CUDA_NO_STREAM : (void *)(uintptr_t)n);
+	Py_XDECREF(used);
+	return used ? 0 : -1;
+}
+
+static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused)
+{
+	const struct view *view = &((struct tensor *)self)->view;
+
+	(void)unused;
+	return view->device < 0 ? Py_BuildValue("(ii)", DLPACK_CPU, 0)
+				: Py_BuildValue("(ii)", DLPACK_CUDA, view->device);
+}
+
+/* Does the consumer want it where it is? */
+static bool is_here(PyObject *self, PyObject *device)
+{
+	PyObject *here;
+	int same;
+
+	if (!device || device == Py_None)
+		return true;
+	here = tensor_dlpack_device(self, NULL);
+	same = here ? PyObject_RichCompareBool(here, device, Py_EQ) : -1;
+	if (same == 0)
+		PyErr_Format(PyExc_BufferError,
+			     "stoker.Tensor: on device %R, and is not copied to %R", here, device);
+	Py_XDECREF(here);
+	return same > 0;
+}
+
 static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
@@ -122,22 +186,19 @@ static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
 		return NULL;
 	}
 	versioned = wants_versioned(max_version);
-	if (versioned < 0)
+	if (versioned < 0 || !is_here(self, device) || order(view, stream) < 0)
 		return NULL;
 	return versioned ? versioned_capsule(view) : tensor_capsule(view, false);
-}
-
-static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused)
-{
-	(void)self;
-	(void)unused;
-	return Py_BuildValue("(ii)", DLPACK_CPU, 0);
 }
 
 static int tensor_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
 {
 	struct tensor *t = (struct tensor *)self;
 
+	if (t->view.device >= 0) {
+		PyErr_SetString(PyExc_BufferError, "stoker.Tensor: on a device; use __dlpack__()");
+		return -1;
+	}
 	if ((flags & PyBUF_WRITABLE) && t->view.read_only) {
 		PyErr_SetString(PyExc_BufferError, "stoker.Tensor: read-only");
 		return -1;
@@ -206,7 +267,7 @@ static PyMethodDef methods[] = {
 	 "The tensor as a DLPack capsule: nothing is copied, and the capsule's consumer keeps the "
 	 "batch's memory until it lets go."},
 	{"__dlpack_device__", tensor_dlpack_device, METH_NOARGS,
-	 "__dlpack_device__()\n--\n\n(1, 0): memory of the host."},
+	 "__dlpack_device__()\n--\n\n(1, 0): memory of the host; (2, n): CUDA device n."},
 	{0},
 };
 

@@ -12,6 +12,9 @@
 /* A new object that holds the view's lease. NULL: raised. */
 PyObject *tensor_new(const struct view *view);
 
+/* lease_use() for Python: True, or False when there is no pipeline. NULL: raised. */
+PyObject *tensor_use(struct lease *lease, void *stream);
+
 /* A capsule "dltensor" that holds the view's lease. NULL: raised. */
 PyObject *tensor_capsule(const struct view *view, bool bool_as_u8);
 

@@ -25,6 +25,10 @@ class JobError(Error):
     """The seat is taken, or the job was created with other values."""
 
 
+class DeviceError(Error, RuntimeError):
+    """The CUDA device is not there or refused something: CUDA's name for it, and what was being done."""
+
+
 class LimitError(Error):
     """A limit of memory, descriptors or rights, named in the text."""
 
@@ -82,5 +86,6 @@ _stoker.set_errors({
     errno.EPROTO: VersionError,
     errno.ETIMEDOUT: Timeout,
     errno.ECHILD: ForkedError,
+    errno.ENODEV: DeviceError,
     errno.EBADF: Error,
 })

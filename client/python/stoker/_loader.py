@@ -11,7 +11,7 @@ import time
 import warnings
 import weakref
 
-from . import _launcher, _ranks, _shapes, _tensors
+from . import _device, _launcher, _ranks, _shapes, _tensors
 from ._errors import AgreementError, Error, JobError, NoticeWarning, SlotsHeldWarning, SpecError, Timeout
 from ._stoker import Client, control
 
@@ -73,7 +73,18 @@ class Loader:
         {"path": ..., "weight": ...}): served by a private daemon, one for each job and node. Or the
         name of a stream that the system daemon is configured for.
     as_:
-        "torch" (default if torch is imported), "numpy", "jax" or "dlpack".
+        "torch" (default if torch is imported), "numpy", "jax" or "dlpack"; on a device also "cupy".
+    device:
+        Where batches are: None or "cpu", host memory; "cuda", the device that is current when the first
+        batch is taken; "cuda:1", 1 or a torch.device. Each batch is one asynchronous copy, made ahead, and
+        the framework's current stream waits for it. DeviceError where there is no such device. "auto": the
+        current device, or host memory and a warning where there is none.
+    depth:
+        Batches on the device, held ones included; 0: 3.
+    pin:
+        For host batches that you copy to a device yourself: True, or that device. They lie in page-locked
+        memory, and are given back when the stream that was current at next(), and those of record_stream()
+        and to(), are done with them.
     daemon, socket:
         "auto" (a path: private, a name: system), "private" or "system"; the socket of the latter.
     rank, world_size, replica, replicas, mesh:
@@ -105,7 +116,7 @@ class Loader:
     it begins the next epoch.
     """
 
-    def __init__(self, data, *, as_=None, daemon="auto", socket=None, rank=None, world_size=None, replica=None,
+    def __init__(self, data, *, as_=None, device=None, depth=0, pin=False, daemon="auto", socket=None, rank=None, world_size=None, replica=None,
                  replicas=None, mesh=None, job=None, timeout=300.0, attach_timeout=300.0, reconnect=60.0, state=None,
                  lookahead=0, copy=None, progress=None, **keys):
         self._client = None
@@ -114,6 +125,7 @@ class Loader:
         if not timeout > 0:
             raise SpecError(f"timeout={timeout!r}: seconds above 0")
         self.place = _ranks.find(rank, world_size, replica, replicas, mesh)
+        self._pipeline, as_ = _device.pipeline(as_, device, depth, pin)
         self._as = _tensors.framework(as_)
         self._timeout = timeout
         start, self._base = self._parse(state)  # base: epoch and step at which this loader starts
@@ -126,7 +138,8 @@ class Loader:
             replica=self.place.replica, replicas=self.place.replicas,
             attach_timeout_ms=int(attach_timeout * 1000), reconnect_ms=int(reconnect * 1000), state=start,
             progress=progress, on_wait=_on_wait(weakref.ref(self)),
-            maker=tuple(_tensors.maker(self._as, self.place.replicas, copy)),
+            maker=tuple(self._maker(copy, pin)), pipeline=self._pipeline.kind, device=self._pipeline.device,
+            depth=self._pipeline.depth, current_stream=self._pipeline.current_stream,
             timeout_ms=min(int(timeout * 1000), 2**32 - 1), lookahead=int(lookahead))
         _announce(self.place)
         self._open(arguments)
@@ -138,6 +151,12 @@ class Loader:
     def _names(self, job):
         """Of the job, and of the private daemon where it is called otherwise; None: libstoker finds it."""
         return job or _launcher.job_name(), None
+
+    def _maker(self, copy, pin):
+        maker = _tensors.maker(self._as, self.place.replicas, copy, self._pipeline.kind == _device.DEVICE)
+        if maker.copy and self._pipeline.kind == _device.HOST:
+            raise SpecError(f"pin={pin!r}: tensors are copies of their own, with copy=True or replicas of a rank")
+        return maker
 
     @staticmethod
     def _where(data, daemon, socket, keys):
@@ -281,11 +300,25 @@ class Loader:
                        key=lambda i: self._shapes[i].rows * self._shapes[i].width_max)
         ranks = self.place.world * self._info["micros"]
         for i in order:
-            yield _shapes.example(self._as, self._schema, i, self._shapes[i], ranks)
+            example = _shapes.example(self._as, self._schema, i, self._shapes[i], ranks)
+            yield example.to(self.device) if self._as == "torch" and self.device != "cpu" else example
+
+    @property
+    def device(self):
+        """Where batches are, for torch.device(): "cpu", "cuda:1", or "cuda" until the first batch."""
+        cuda = self._client.cuda()
+        if self._pipeline.kind != _device.DEVICE:
+            return "cpu"
+        number = cuda["device"] if cuda else self._pipeline.device
+        return "cuda" if number < 0 else f"cuda:{number}"
 
     def stats(self):
         """A flat dict of floats, for a logger; never does I/O."""
-        return self._client.stats()
+        figures, cuda = self._client.stats(), self._client.cuda()
+        if cuda:
+            figures.update(copies_ahead=float(cuda["ahead"]), copies_in_flight=float(cuda["in_flight"]),
+                           copies_lagging=float(cuda["lagging"]), page_locked=float(cuda["memory"] == "registered"))
+        return figures
 
     def why(self):
         """Who is waited for: one sentence from the daemon's figures."""
@@ -366,20 +399,31 @@ def _plain(value):
     raise SpecError(f"a key's value {value!r} is neither number, text, list nor dict")
 
 
+def _warn_held(loader):
+    gc.collect()  # a cycle may be all that holds them
+    stats = loader._client.stats()
+    held, slots = int(stats["slots_held"]), int(stats["slots"])
+    if held >= slots:
+        raise_, what = ("depth", "device slots") if loader._pipeline.kind == _device.DEVICE else ("prefetch", "slots")
+        warnings.warn(f"{held} of {slots} {what} are held by Python references, so no batch can come; "
+                      f"clone() the tensors that you keep, or raise {raise_}", SlotsHeldWarning, stacklevel=3)
+
+
 def _on_wait(reference):
-    """What happens while a batch is waited for: a hint at 1 s, a log line at 10 s, an error at the end."""
-    def told(waited_ms, held, slots):
+    """What happens while a batch is waited for: a hint at 1 s, a log line at 10 s, an error at the end.
+
+    Also called often while the user holds every slot (full).
+    """
+    def told(before_ms, waited_ms, full):
         loader = reference()
         if loader is None:
             return
-        if waited_ms < 10000 and waited_ms < loader._timeout * 1000:
-            gc.collect()  # a cycle may be all that holds them
-            if loader.stats()["slots_held"] >= slots:
-                warnings.warn(f"{held} of {slots} slots are held by Python references, so no batch can come; "
-                              "clone() the tensors that you keep, or raise prefetch", SlotsHeldWarning, stacklevel=2)
-            return
-        why = loader.why()
+        if full:
+            _device.reap()
+        if full and before_ms < 1000 <= waited_ms:
+            _warn_held(loader)
         if waited_ms >= loader._timeout * 1000:
-            raise Timeout(f"no batch within {loader._timeout:g} s; waiting for {why}")
-        log.warning("no batch since %d s; waiting for %s", waited_ms // 1000, why)
+            raise Timeout(f"no batch within {loader._timeout:g} s; waiting for {loader.why()}")
+        if before_ms < 10000 <= waited_ms:
+            log.warning("no batch since %d s; waiting for %s", waited_ms // 1000, loader.why())
     return told

@@ -27,6 +27,9 @@ def _convert(as_, dtype, array):
         import torch
         return torch.from_numpy(array).to(getattr(torch, TORCH[dtype]))
     array = array.astype(NUMPY[dtype])
+    if as_ == "cupy":
+        import cupy
+        return cupy.asarray(array)
     if as_ == "jax":
         import jax.numpy
         return jax.numpy.asarray(array)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ._errors import SpecError
 
-FRAMEWORKS = ("torch", "numpy", "jax", "dlpack")
+FRAMEWORKS = ("torch", "numpy", "jax", "cupy", "dlpack")
 
 
 class Maker(NamedTuple):
@@ -33,8 +33,12 @@ def _torch(copy):
     return Maker(torch._C._from_dlpack, None, as_bool, False, copy)
 
 
-def maker(as_, replicas, copy):
+def maker(as_, replicas, copy, on_device=False):
     """copy None: only where a write could otherwise crash (torch, with several replicas of a rank)."""
+    if on_device:
+        if copy:
+            raise SpecError("copy=True: what comes to a device is a copy of its own")
+        replicas, copy = 1, False  # each seat has its own memory there
     if as_ == "torch":
         return _torch(replicas > 1 if copy is None else bool(copy))
     if as_ == "numpy":
@@ -43,4 +47,7 @@ def maker(as_, replicas, copy):
     if as_ == "jax":
         import jax.dlpack
         return Maker(None, jax.dlpack.from_dlpack, None, True, bool(copy))
+    if as_ == "cupy":
+        import cupy
+        return Maker(None, cupy.from_dlpack, None, False, False)
     return Maker(None, None, None, True, bool(copy))
