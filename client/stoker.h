@@ -143,7 +143,7 @@ STK_PUBLIC int stk_client_take(struct stk_client *client, struct stk_batch **ret
  * stk_client_why() - who is waited for, in one sentence with figures
  * @text: room for @size bytes; always terminated
  *
- * Names the limiting stage: trainer, ring, assembly, plan or stokerd. Asks the daemon, and waits for
+ * Names the limiting stage: trainer, ring, assembly, storage, plan or stokerd. Asks the daemon, and waits for
  * it at most two seconds.
  *
  * Return: 0; or the negative errno of the call, and then @text says that stokerd does not answer.

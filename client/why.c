@@ -67,6 +67,32 @@ static json_int_t holder(const json_t *queue)
 	return pid;
 }
 
+/* The workers' side of a batch that is being filled. An older daemon tells nothing of storage. */
+static void explain_filling(const json_t *q, char *text, size_t size)
+{
+	const json_t *work = json_object_get(q, "work");
+	json_int_t busy = number(work, "busy"), blocked = number(work, "blocked");
+	json_int_t all = number(work, "range_ms"), storage = number(work, "storage_ms");
+	int n = snprintf(text, size,
+			 "%s: %" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT
+			 " slots are being filled and none is ready",
+			 blocked || storage > all / 2 ? "storage" : "assembly",
+			 number(q, "filling"), number(q, "slots"));
+
+	if (blocked && n > 0 && (size_t)n < size)
+		n += snprintf(
+			text + n, size - (size_t)n,
+			"; %" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT
+			" workers on it wait for a shard to be read, for %" JSON_INTEGER_FORMAT
+			" ms so far",
+			blocked, busy, number(work, "blocked_ms"));
+	if (all && n > 0 && (size_t)n < size)
+		snprintf(text + n, size - (size_t)n,
+			 "; waiting for shards took %" JSON_INTEGER_FORMAT
+			 " %% of the workers' time",
+			 100 * storage / all);
+}
+
 static void explain(const struct stk_client *c, const json_t *q, char *text, size_t size)
 {
 	json_int_t slots = number(q, "slots"), leased = number(q, "leased");
@@ -91,10 +117,7 @@ static void explain(const struct stk_client *c, const json_t *q, char *text, siz
 			 " slots are ready",
 			 ready, slots);
 	else if (filling)
-		snprintf(text, size,
-			 "assembly: %" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT
-			 " slots are being filled, shards read, and none is ready",
-			 filling, slots);
+		explain_filling(q, text, size);
 	else
 		snprintf(text, size,
 			 "plan: %" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT

@@ -271,7 +271,7 @@ static void show_jobs(const json_t *reply)
 	table_print(&t, "no jobs");
 }
 
-/* What the feed stands still for: its seats, the trainer, stoker, or nothing. */
+/* What the feed stands still for: its seats, the trainer, shards, stoker, or nothing. */
 static const char *waits_for(const json_t *q)
 {
 	bool consumer_waits = false;
@@ -287,7 +287,9 @@ static const char *waits_for(const json_t *q)
 	if (number_of(q, "free") == 0 && number_of(q, "filling") == 0)
 		return number_of(q, "leased") == number_of(q, "slots") ? "trainer (holds all slots)"
 								       : "trainer";
-	return consumer_waits && number_of(q, "ready") == 0 ? "stoker" : "-";
+	if (!consumer_waits || number_of(q, "ready"))
+		return "-";
+	return number_of(json_object_get(q, "work"), "blocked") ? "storage" : "stoker";
 }
 
 /* The seat that has held a batch for longest, and how long the consumers waited so far. */

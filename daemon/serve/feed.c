@@ -513,4 +513,5 @@ void stkd_feed_figures(struct stkd_feed *feed, struct stkd_feed_figures *ret,
 	ret->consumed = least == UINT64_MAX ? 0 : STK_MIN(least / feed->micros, feed->steps);
 	count_slots(feed, consumed, ret, seats);
 	pthread_mutex_unlock(&feed->lock);
+	stkd_worktime_figures(&feed->worktime, &ret->work);
 }

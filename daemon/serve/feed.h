@@ -14,6 +14,7 @@
 #include "daemon/assemble/pool.h"
 #include "daemon/serve/seat.h"
 #include "daemon/serve/stream.h"
+#include "daemon/serve/worktime.h"
 
 enum stkd_feed_state {
 	STKD_FEED_WAITING, /* for its seats */
@@ -85,6 +86,7 @@ struct stkd_feed {
 	uint32_t queue_head, queue_len;
 	/* For the eye. */
 	uint64_t batches, steps, epoch;
+	struct stkd_worktime worktime;
 	bool dry;
 	uint32_t teller;       /* of its seats the one that tells of releases while it is dry */
 	int broken;            /* why the plan cannot go on; said behind what is in flight */
@@ -156,6 +158,7 @@ struct stkd_feed_figures {
 	enum stkd_feed_state state;
 	uint32_t slots, ready, leased, free, filling;
 	uint64_t epoch, published, consumed; /* steps */
+	struct stkd_worktime_figures work;
 };
 struct stkd_seat_figures {
 	bool taken;

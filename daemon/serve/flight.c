@@ -226,6 +226,7 @@ static void flight_run(struct stkd_task *task, uint32_t first, uint32_t n)
 	struct stkd_flight *f = (struct stkd_flight *)task;
 	struct stkd_feed *feed = f->feed;
 	struct stkd_rows_result result = {0};
+	struct stkd_worktime_range range;
 	struct stk_err err;
 	uint32_t max;
 	int r, none = 0;
@@ -233,9 +234,11 @@ static void flight_run(struct stkd_task *task, uint32_t first, uint32_t n)
 	/* Relaxed: a stale 0 only costs work. */
 	if (atomic_load_explicit(&f->failed, memory_order_relaxed))
 		return;
+	stkd_worktime_begin(&feed->worktime, &range);
 	r = stkd_assembly_rows(feed->stream->assembly, &f->layout, &f->recipe,
 			       feed->slots.map + (uint64_t)f->slot * feed->shm->slot_size, first, n,
 			       &result, &err);
+	stkd_worktime_end(&feed->worktime, &range);
 	if (r < 0) {
 		/* Only the first failure writes f->err; the pool orders it before done(). */
 		if (atomic_compare_exchange_strong(&f->failed, &none, r))

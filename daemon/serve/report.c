@@ -104,6 +104,14 @@ static json_t *seat_json(uint32_t number, const struct stkd_seat_figures *f)
 	return seat;
 }
 
+static json_t *work_json(const struct stkd_worktime_figures *f)
+{
+	return json_pack("{s:I, s:I, s:I, s:I, s:I}", "busy", (json_int_t)f->busy, "blocked",
+			 (json_int_t)f->blocked, "blocked_ms", (json_int_t)(f->blocked_ns / MS),
+			 "range_ms", (json_int_t)(f->range_ns / MS), "storage_ms",
+			 (json_int_t)(f->storage_ns / MS));
+}
+
 static json_t *queue_json(const struct stkd_job *job, struct stkd_job_feed *jf)
 {
 	struct stkd_seat_figures seats[STK_SHM_MAX_SEATS];
@@ -114,15 +122,16 @@ static json_t *queue_json(const struct stkd_job *job, struct stkd_job_feed *jf)
 	for (uint32_t i = 0; i < jf->feed->replicas; i++)
 		if (seats[i].taken)
 			json_array_append_new(list, seat_json(i, &seats[i]));
-	return json_pack(
-		"{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:o, s:I}",
-		"stream", job->stream, "job", job->name, "uid", (int)job->uid, "rank",
-		(json_int_t)jf->rank, "world", (json_int_t)job->world, "slots", (json_int_t)f.slots,
-		"ready", (json_int_t)f.ready, "leased", (json_int_t)f.leased, "free",
-		(json_int_t)f.free, "filling", (json_int_t)f.filling, "epoch", (json_int_t)f.epoch,
-		"steps_published", (json_int_t)f.published, "steps_consumed",
-		(json_int_t)f.consumed, "state", stkd_feed_state_name(f.state), "seats", list,
-		"weight", (json_int_t)jf->feed->share.weight);
+	return json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, "
+			 "s:o, s:I, s:o}",
+			 "stream", job->stream, "job", job->name, "uid", (int)job->uid, "rank",
+			 (json_int_t)jf->rank, "world", (json_int_t)job->world, "slots",
+			 (json_int_t)f.slots, "ready", (json_int_t)f.ready, "leased",
+			 (json_int_t)f.leased, "free", (json_int_t)f.free, "filling",
+			 (json_int_t)f.filling, "epoch", (json_int_t)f.epoch, "steps_published",
+			 (json_int_t)f.published, "steps_consumed", (json_int_t)f.consumed, "state",
+			 stkd_feed_state_name(f.state), "seats", list, "weight",
+			 (json_int_t)jf->feed->share.weight, "work", work_json(&f.work));
 }
 
 static int by_rank(const void *a, const void *b)

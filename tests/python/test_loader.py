@@ -10,6 +10,7 @@ import warnings
 
 import common
 import harness
+import slowfs
 import stoker
 from common import LoaderCase, ids, needs_torch
 from stoker._loader import _identity
@@ -384,6 +385,45 @@ class Waiting(LoaderCase):
         self.assertEqual({type(v) for v in stats.values()}, {float})
         self.assertEqual(stats["samples"], 200)
         self.assertEqual(stats["real_tokens"], sum(map(len, self.samples)))
+
+
+class Storage(LoaderCase):
+    """A shard on storage that stops answering."""
+
+    def slow_shard(self):
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("numpy is not installed")
+        stoker.write(self.path("set"), ({"input_ids": numpy.full(2048, i)} for i in range(600)))
+        os.mkdir(self.path("slow"))
+        try:
+            slow = slowfs.SlowFile(self.path("slow"), self.path("set", "shard-00000.safetensors"), "shard.safetensors")
+        except OSError as e:
+            self.skipTest("FUSE cannot be mounted here: %s" % e)
+        self.addCleanup(slow.end)
+        return slow
+
+    def test_who_waits_for_storage_is_told_so_and_goes_on_when_it_answers(self):
+        slow = self.slow_shard()
+        l = self.loader(as_="dlpack", data=self.path("slow", "shard.safetensors"), timeout=1.5, reconnect=0, epochs=1)
+        self.addCleanup(slow.open_gate)
+        it = iter(l)
+        seen = ids(next(it))
+        slow.closed = True
+        with self.assertRaises(TimeoutError) as e:
+            while True:
+                seen += ids(next(it))
+        said = str(e.exception)
+        self.assertRegex(said, r"waiting for storage: \d of 4 slots are being filled")
+        self.assertRegex(said, r"\d of \d workers on it wait for a shard to be read, for \d+ ms so far")
+        slow.open_gate()
+        l._timeout = 60
+        seen += [i for b in it for i in ids(b)]
+        self.assertEqual(sorted(seen), list(range(600)))
+        l.close()
+        self.d.wait_idle()
+        slow.end()
 
 
 class Shapes(LoaderCase):
