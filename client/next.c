@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -18,7 +19,7 @@
 #define NOTHING            (STK_STREAM_END + 1) /* the ring is empty; never returned to the caller */
 #define AGAIN              (STK_STREAM_END + 2) /* the entry was for nobody */
 #define DRAIN_LIMIT        64
-#define SPIN_NS            20000
+#define SPIN_NS            50000
 #define SPIN_LOOKS         16
 #define SPINS_LEFT_OUT_MAX 63
 
@@ -271,8 +272,9 @@ static void relax(void)
 
 /*
  * Looks for a while before it sleeps: a batch that is nearly ready costs neither side a wake-up, which
- * takes the daemon longer than a small batch. After a look in vain the next ones are left out, more
- * each time, so that a trainer that waits long burns next to nothing. True: the tail has moved.
+ * takes the daemon longer than a small batch. It yields in between: the worker may want this very
+ * core. After a look in vain the next ones are left out, more each time, so that a trainer that waits
+ * long burns next to nothing. True: the tail has moved.
  */
 static bool spin(struct stk_client *c, int64_t deadline_ns)
 {
@@ -294,6 +296,7 @@ static bool spin(struct stk_client *c, int64_t deadline_ns)
 			}
 			relax();
 		}
+		sched_yield();
 	} while (stk__now_ns() < STK_MIN(end, deadline_ns));
 	c->spins_to_leave = STK_MIN(2 * c->spins_to_leave + 1, SPINS_LEFT_OUT_MAX);
 	return false;

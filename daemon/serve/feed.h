@@ -84,6 +84,7 @@ struct stkd_feed {
 	struct stkd_flight *flights;
 	struct stkd_flight **queue;
 	uint32_t queue_head, queue_len;
+	uint32_t unfinished; /* submitted, and not done */
 	/* For the eye. */
 	uint64_t batches, steps, epoch;
 	struct stkd_worktime worktime;

@@ -262,6 +262,7 @@ static void flight_done(struct stkd_task *task)
 	struct stkd_feed *feed = f->feed;
 
 	pthread_mutex_lock(&feed->lock);
+	feed->unfinished--;
 	f->done = true;
 	if (f->stale) {
 		f->in_use = false;
@@ -438,6 +439,7 @@ static void submit_flight(struct stkd_feed *feed, struct stkd_flight *f, uint32_
 	f->task.nrows = f->recipe.rows;
 	f->task.row_bytes = row_bytes;
 	f->task.range_rows = (uint32_t)STK_MAX(RANGE_BYTES / row_bytes, 1);
+	feed->unfinished++;
 	stkd_feed_ref(feed);
 	stkd_pool_submit(feed->pool, &f->task);
 }
@@ -487,6 +489,12 @@ static void ask_for_kick(struct stkd_feed *feed)
 		stk_ring_set_need_kick(feed->shm, (feed->teller + 1) | STK_SHM_KICK_AT_ONCE);
 }
 
+/* Whoever finishes a batch looks for slots by himself: a kick would only disturb. */
+static bool has_work(const struct stkd_feed *feed)
+{
+	return feed->unfinished >= STK_MIN(stkd_pool_size(feed->pool), (feed->nslots + 1) / 2);
+}
+
 /*
  * A slot for the next batch, or -1 when the feed has to wait. K3/K4 of ring.h: after need_kick is
  * set, the rings are looked at once more.
@@ -497,7 +505,7 @@ static int find_slot(struct stkd_feed *feed)
 
 	if (slot < 0 && stkd_feed_drain(feed))
 		slot = free_slot(feed);
-	if (slot < 0 && (!feed->dry || feed->replicas > 1)) {
+	if (slot < 0 && !has_work(feed) && (!feed->dry || feed->replicas > 1)) {
 		ask_for_kick(feed);
 		if (stkd_feed_drain(feed))
 			slot = free_slot(feed);
