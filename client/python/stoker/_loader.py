@@ -116,9 +116,9 @@ class Loader:
     it begins the next epoch.
     """
 
-    def __init__(self, data, *, as_=None, device=None, depth=0, pin=False, daemon="auto", socket=None, rank=None, world_size=None, replica=None,
-                 replicas=None, mesh=None, job=None, timeout=300.0, attach_timeout=300.0, reconnect=60.0, state=None,
-                 lookahead=0, copy=None, progress=None, **keys):
+    def __init__(self, data, *, as_=None, device=None, depth=0, pin=False, daemon="auto", socket=None, rank=None,
+                 world_size=None, replica=None, replicas=None, mesh=None, job=None, timeout=300.0,
+                 attach_timeout=300.0, reconnect=60.0, state=None, lookahead=0, copy=None, progress=None, **keys):
         self._client = None
         if daemon not in DAEMONS:
             raise SpecError(f"daemon={daemon!r}: one of {', '.join(DAEMONS)}")
