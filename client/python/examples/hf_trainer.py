@@ -50,7 +50,7 @@ def main():
     # ignore_data_skip: the loader continues where it was, so nothing has to be read over.
     trainer = Feed(model=model, args=TrainingArguments(
         output, max_steps=steps, save_steps=20, logging_steps=10, learning_rate=3e-3, report_to=[],
-        ignore_data_skip=True, save_safetensors=False, disable_tqdm=True), callbacks=[SaveLoader(loader)])
+        ignore_data_skip=True, disable_tqdm=True), callbacks=[SaveLoader(loader)])
     trainer.loader = loader
     trainer.train(resume_from_checkpoint=last)
     print("trained to step", trainer.state.global_step)

@@ -26,13 +26,13 @@ def _convert(as_, dtype, array):
     if as_ == "torch":
         import torch
         return torch.from_numpy(array).to(getattr(torch, TORCH[dtype]))
+    if as_ == "jax":
+        import jax.numpy
+        return jax.numpy.asarray(array).astype(TORCH[dtype])
     array = array.astype(NUMPY[dtype])
     if as_ == "cupy":
         import cupy
         return cupy.asarray(array)
-    if as_ == "jax":
-        import jax.numpy
-        return jax.numpy.asarray(array)
     return array
 
 
