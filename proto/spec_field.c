@@ -213,8 +213,8 @@ static const struct stk_key field_keys[] = {
 	 NULL, NULL},
 	{"crop", STK_KEY_CUSTOM, FIELD(ops.crop), NULL, 0, 0, NULL, NULL,
 	 STK_KEY_DIGEST | STK_KEY_LATER,
-	 "height and width of what is cut out of each image, the first two dimensions of a sample "
-	 "(copy)",
+	 "height and width of what is cut out of each image (copy): the first two dimensions of a "
+	 "sample, or the two behind the channels with channel: first",
 	 stk__ops_parse_crop, stk__ops_crop_to_json},
 	{"crop_at", STK_KEY_ENUM, FIELD(ops.crop_at), "centre", 0, 0, crop_names, NULL,
 	 STK_KEY_DIGEST | STK_KEY_LATER,

@@ -428,6 +428,14 @@ static void modulo_i64(int64_t *block, int64_t modulus, size_t n)
 
 /* Pixels: from the source to the target without a block between, floats as IEEE rounds them. */
 
+/* Not of NaN, which finite ones do not make of a byte. */
+static inline uint16_t number_to_bf16(float x)
+{
+	uint32_t bits = bits_of(x);
+
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 #define DEFINE_PIXELS(name, to, convert)                                                           \
 	static void pixels_##name(void *restrict dst, const void *restrict src, size_t n,          \
 				  float scale, float bias)                                         \
@@ -455,7 +463,7 @@ static void modulo_i64(int64_t *block, int64_t modulus, size_t n)
 	}
 
 DEFINE_PIXELS(f32, float, x)
-DEFINE_PIXELS(bf16, uint16_t, to_bf16(x, STKD_WRAP))
+DEFINE_PIXELS(bf16, uint16_t, number_to_bf16(x))
 #ifdef __F16C__
 static inline __m256 eight_pixels(const uint8_t *s, __m256 scale, __m256 bias)
 {

@@ -32,8 +32,8 @@ struct stkd_casts {
 	 * as if there had been one rounding. */
 	stkd_load_fn load_odd[STK_DTYPE_COUNT];
 	stkd_store_fn store[STKD_NDOMAINS][STK_DTYPE_COUNT][STKD_NBEYOND];
-	/* U8 times scale plus bias, straight to a float type; the second with values of their own for
-	 * each place. NULL: there is none. */
+	/* U8 times scale plus bias, all of them finite, straight to a float type; the second with values
+	 * of their own for each place. NULL: there is none. */
 	struct {
 		void (*all)(void *restrict dst, const void *restrict src, size_t n, float scale,
 			    float bias);

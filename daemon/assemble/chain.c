@@ -135,6 +135,16 @@ static void set_channels(struct stkd_chain *chain, const struct stk_spec_ops *op
 	}
 }
 
+/* A number that no float holds would make infinities of its own, and of 0 what is no number. */
+static bool are_floats(const struct stkd_chain *chain)
+{
+	bool are = true;
+
+	for (uint32_t i = 0; i < chain->nchannels; i++)
+		are &= isfinite((float)chain->scale[i]) && isfinite((float)chain->bias[i]);
+	return are;
+}
+
 static int check_ops(const struct stkd_chain *chain, const struct stk_spec_ops *ops,
 		     struct stk_err *err)
 {
@@ -181,6 +191,8 @@ int stkd_chain_init(struct stkd_chain *chain, enum stk_dtype from, enum stk_dtyp
 	memset(chain, 0, sizeof(*chain));
 	chain->from = from;
 	chain->to = to;
+	chain->in = stk_dtype_size(from);
+	chain->out = stk_dtype_size(to);
 	chain->casts = stkd_casts_best();
 	chain->affine = ops->nscale || ops->nbias;
 	chain->clamp = ops->clamp_set;
@@ -201,6 +213,11 @@ int stkd_chain_init(struct stkd_chain *chain, enum stk_dtype from, enum stk_dtyp
 	if (r < 0)
 		return r;
 	set_channels(chain, ops);
+	if (chain->domain == STKD_F32 && !are_floats(chain))
+		return stk_err_set(err, -EINVAL,
+				   "scale or bias is beyond what F32 holds, in which stored %s "
+				   "becomes %s",
+				   stk_dtype_name(from), stk_dtype_name(to));
 	chain->pixels = from == STK_DTYPE_U8 && chain->casts->pixels[to].all && chain->affine &&
 			!chain->clamp && ops->range == STK_RANGE_REFUSE;
 	if (is_direct(chain))
@@ -276,7 +293,6 @@ static void calculate(const struct stkd_chain *chain, union block *block, size_t
 static void run_pixels(const struct stkd_chain *chain, uint8_t *d, const uint8_t *s, size_t n,
 		       uint32_t channel)
 {
-	size_t out = stk_dtype_size(chain->to);
 	uint32_t c = chain->nchannels == 1 ? 0 : channel;
 
 	if (c != STKD_ANY_CHANNEL) {
@@ -285,7 +301,7 @@ static void run_pixels(const struct stkd_chain *chain, uint8_t *d, const uint8_t
 		return;
 	}
 	for (size_t i = 0; i < n; i += chain->block)
-		chain->casts->pixels[chain->to].in_turn(d + i * out, s + i,
+		chain->casts->pixels[chain->to].in_turn(d + i * chain->out, s + i,
 							STK_MIN(n - i, chain->block),
 							chain->scales.f32, chain->biases.f32);
 }
@@ -293,7 +309,6 @@ static void run_pixels(const struct stkd_chain *chain, uint8_t *d, const uint8_t
 bool stkd_chain_run(const struct stkd_chain *chain, void *dst, const void *src, size_t n,
 		    uint32_t channel)
 {
-	size_t in = stk_dtype_size(chain->from), out = stk_dtype_size(chain->to);
 	const uint8_t *s = src;
 	uint8_t *d = dst;
 	union block block;
@@ -308,9 +323,9 @@ bool stkd_chain_run(const struct stkd_chain *chain, void *dst, const void *src, 
 	for (size_t i = 0; i < n; i += chain->block) {
 		size_t some = STK_MIN(n - i, chain->block);
 
-		chain->load(&block, s + i * in, some);
+		chain->load(&block, s + i * chain->in, some);
 		calculate(chain, &block, some, channel);
-		beyond |= chain->store(d + i * out, &block, some);
+		beyond |= chain->store(d + i * chain->out, &block, some);
 	}
 	return !beyond || !chain->strict;
 }

@@ -14,6 +14,7 @@
 
 struct stkd_chain {
 	enum stk_dtype from, to;
+	size_t in, out; /* bytes of a value */
 	enum stkd_domain domain;
 	const struct stkd_casts *casts;
 	stkd_load_fn load; /* NULL: the store reads the source itself */

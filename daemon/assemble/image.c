@@ -26,9 +26,29 @@ uint64_t stkd_key_draw(uint64_t key, uint32_t number, uint64_t n)
 	return (uint64_t)((unsigned __int128)mix(key ^ (number + 1)) * n >> 64);
 }
 
-static int set_crop(struct stkd_image *image, const struct stk_spec_ops *ops, uint64_t *shape,
-		    uint32_t ndims, struct stk_err *err)
+static const struct stkd_planes *best_kernels(void)
 {
+	const struct stkd_planes *found[3];
+
+	stkd_planes_list(found);
+	return found[0];
+}
+
+/* Height of a stored image; its width comes right behind. */
+static uint32_t height_axis(const struct stk_spec_ops *ops, uint32_t ndims)
+{
+	return ops->channel == STK_CHANNEL_FIRST && ndims > 2;
+}
+
+static uint32_t channel_axis(const struct stk_spec_ops *ops, uint32_t ndims)
+{
+	return ops->channel == STK_CHANNEL_FIRST ? 0 : ndims - 1;
+}
+
+static int set_crop(struct stkd_image *image, const struct stk_spec_ops *ops, uint64_t *shape,
+		    uint32_t ndims, bool channels, struct stk_err *err)
+{
+	uint32_t height = height_axis(ops, ndims), channel = channel_axis(ops, ndims);
 	bool flip = ops->flip == STK_FLIP_RANDOM;
 
 	if ((ops->crop[0] || flip) && ndims < 2)
@@ -36,10 +56,16 @@ static int set_crop(struct stkd_image *image, const struct stk_spec_ops *ops, ui
 				   "%s: a sample has %" PRIu32 " dimensions, an image at least "
 				   "height and width",
 				   flip ? "flip" : "crop", ndims);
+	if ((ops->crop[0] || flip) && channels && channel - height < 2)
+		return stk_err_set(err, -EINVAL,
+				   "%s: dimension %" PRIu32
+				   " of a sample is its channels, not its height or width",
+				   flip ? "flip" : "crop", channel);
 	image->random = ops->crop_at == STK_CROP_RANDOM;
 	image->flip = flip;
 	if (!ops->crop[0])
 		return 0;
+	shape += height;
 	for (uint32_t i = 0; i < 2; i++) {
 		if (ops->crop[i] > shape[i])
 			return stk_err_set(err, -EINVAL,
@@ -56,6 +82,7 @@ static int set_axes(struct stkd_image *image, const struct stk_spec_ops *ops, ui
 		    uint32_t ndims, struct stk_err *err)
 {
 	uint64_t step[STK_SPEC_AXES_MAX], size[STK_SPEC_AXES_MAX], steps = 1, out = 1;
+	uint32_t height = height_axis(ops, ndims);
 
 	if (ops->ntranspose && ops->ntranspose != ndims)
 		return stk_err_set(err, -EINVAL,
@@ -63,18 +90,18 @@ static int set_axes(struct stkd_image *image, const struct stk_spec_ops *ops, ui
 				   ops->ntranspose, ndims);
 	for (uint32_t i = ndims; i-- > 0; steps *= shape[i]) {
 		step[i] = steps;
-		size[i] = i < 2 ? shape[i] - image->spare[i] : shape[i];
+		size[i] = shape[i] - (i - height < 2 ? image->spare[i - height] : 0);
 	}
-	image->step[0] = step[0];
-	image->step[1] = ndims > 1 ? step[1] : 0;
+	image->step[0] = step[height];
+	image->step[1] = ndims > 1 ? step[height + 1] : 0;
 	for (uint32_t i = ndims; i-- > 0;) {
 		uint32_t from = ops->ntranspose ? ops->transpose[i] : i;
 
 		image->axes[i] = (struct stkd_axis){size[from], (int64_t)step[from], out};
 		out *= size[from];
-		if (from == 1)
+		if (from == height + 1)
 			image->across = i;
-		if (from == (ops->channel == STK_CHANNEL_FIRST ? 0 : ndims - 1))
+		if (from == channel_axis(ops, ndims))
 			image->channel = i;
 	}
 	for (uint32_t i = 0; i < ndims; i++)
@@ -88,18 +115,99 @@ static bool may_run(const struct stkd_image *image, uint32_t axis, bool channels
 	return !channels || axis != image->channel || axis == image->naxes - 1;
 }
 
-/* What is done at once: as many of the last axes as lie together in the source, or a gather. */
+static bool turns(const struct stkd_image *image, uint32_t axis)
+{
+	return image->flip && axis == image->across;
+}
+
+/*
+ * Takes axes around the line into it, as long as they go on where it ends, and then one whose lines go
+ * into one block, whatever lies between them in the source. Returns the first one.
+ */
+static uint32_t extend_line(struct stkd_image *image, uint32_t first, bool channels)
+{
+	const struct stkd_axis *line = &image->axes[image->line];
+
+	image->ngroups = line->size;
+	image->lines = STKD_NO_AXIS;
+	image->nlines = 1;
+	/* Channels take turns from the beginning of a block on. */
+	if (channels && image->channel == image->line)
+		return first;
+	while (first > 0 && first - 1 != image->planes && !turns(image, image->line) &&
+	       !turns(image, first - 1) && !(channels && first - 1 == image->channel) &&
+	       image->axes[first - 1].step == (int64_t)image->ngroups * line->step)
+		image->ngroups *= image->axes[--first].size;
+	if (first > 0 && first - 1 != image->planes && !(channels && first - 1 == image->channel)) {
+		image->lines = --first;
+		image->nlines = image->axes[first].size;
+	}
+	return first;
+}
+
+/* The planes of an image: an axis as short as pixels have values, of which none is turned round. */
+static bool are_planes(const struct stkd_image *image, uint32_t axis)
+{
+	uint64_t size = image->axes[axis].size;
+
+	return size >= 2 && size <= STKD_PLANES_MAX && !turns(image, axis);
+}
+
+/* The last axis goes from pixel to pixel, and another one through the values of each. */
+static bool is_split(struct stkd_image *image, bool channels)
+{
+	uint32_t last = image->naxes - 1;
+
+	if (channels && image->channel == last)
+		return false;
+	for (uint32_t i = 0; i < last; i++) {
+		if (image->axes[i].step != 1 || !are_planes(image, i) ||
+		    image->axes[last].step != (int64_t)image->axes[i].size)
+			continue;
+		image->planes = i;
+		image->line = last;
+		return true;
+	}
+	return false;
+}
+
+/* The last axis goes through the planes, the one before from pixel to pixel. */
+static bool is_merge(struct stkd_image *image, bool channels)
+{
+	uint32_t last = image->naxes - 1;
+
+	if (last < 1 || image->axes[last - 1].step != 1 || !are_planes(image, last) ||
+	    (channels && image->channel == last - 1))
+		return false;
+	image->planes = last;
+	image->line = last - 1;
+	return true;
+}
+
+/* What is done at once: as many of the last axes as lie together in the source, or what can be put
+ * together. Returns the first axis of it. */
 static uint32_t set_run(struct stkd_image *image, bool channels)
 {
 	uint32_t first = image->naxes;
 
-	image->groups = STKD_NO_AXIS;
+	image->planes = STKD_NO_AXIS;
 	image->run = 1;
 	while (first > 0 && image->axes[first - 1].step == (int64_t)image->run &&
-	       !(image->flip && first - 1 == image->across) && may_run(image, first - 1, channels))
+	       !turns(image, first - 1) && may_run(image, first - 1, channels))
 		image->run *= image->axes[--first].size;
-	if (image->run < SHORT && first > 0 && may_run(image, first - 1, channels))
-		image->groups = --first;
+	if (image->run == 1 && is_split(image, channels)) {
+		image->kind = STKD_RUN_SPLIT;
+		return extend_line(image, image->line, channels);
+	}
+	if (image->run == 1 && is_merge(image, channels)) {
+		image->kind = STKD_RUN_MERGE;
+		return extend_line(image, image->line, channels);
+	}
+	if (image->run < SHORT && first > 0 && may_run(image, first - 1, channels)) {
+		image->kind = STKD_RUN_GATHER;
+		image->line = first - 1;
+		return extend_line(image, image->line, channels);
+	}
 	return first;
 }
 
@@ -107,13 +215,15 @@ static uint32_t set_run(struct stkd_image *image, bool channels)
 static void set_order(struct stkd_image *image, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t k = i;
+		uint32_t k = image->norder;
 
+		if (i == image->planes)
+			continue;
 		for (; k > 0 && image->axes[image->order[k - 1]].step < image->axes[i].step; k--)
 			image->order[k] = image->order[k - 1];
 		image->order[k] = i;
+		image->norder++;
 	}
-	image->norder = n;
 }
 
 int stkd_image_init(struct stkd_image *image, const struct stk_spec_ops *ops, uint64_t *shape,
@@ -126,12 +236,13 @@ int stkd_image_init(struct stkd_image *image, const struct stk_spec_ops *ops, ui
 	image->in = in;
 	image->out = out;
 	image->naxes = ndims;
+	image->kernels = best_kernels();
 	if (ndims == 0 || ndims > STK_SPEC_AXES_MAX)
 		return stk_err_set(err, -EINVAL,
 				   "crop, flip and transpose: a sample has %" PRIu32
 				   " dimensions, possible are 1 to %d",
 				   ndims, STK_SPEC_AXES_MAX);
-	r = set_crop(image, ops, shape, ndims, err);
+	r = set_crop(image, ops, shape, ndims, channels, err);
 	if (r == 0)
 		r = set_axes(image, ops, shape, ndims, err);
 	if (r == 0)
@@ -165,6 +276,23 @@ static void values(struct walk *walk, uint64_t to, const void *src, size_t n, ui
 		walk->copy(dst, src, n);
 }
 
+static const uint8_t *at(const struct walk *walk, int64_t value)
+{
+	return walk->src + value * (int64_t)walk->image->in;
+}
+
+/* Value `n` of a block. */
+static uint8_t *in_block(const struct walk *walk, void *block, size_t n)
+{
+	return (uint8_t *)block + n * walk->image->in;
+}
+
+/* The logarithm of a value's size. */
+static unsigned size_of(const struct walk *walk)
+{
+	return (unsigned)__builtin_ctzl(walk->image->in);
+}
+
 #define DEFINE_GATHER(type)                                                                        \
 	static void gather_##type(void *restrict dst, const uint8_t *restrict src, int64_t step,   \
 				  size_t groups, size_t run)                                       \
@@ -184,43 +312,161 @@ DEFINE_GATHER(uint16_t)
 DEFINE_GATHER(uint32_t)
 DEFINE_GATHER(uint64_t)
 
-static void gather(const struct walk *walk, uint32_t axis, int64_t from, size_t groups, void *block)
+/* Groups one by one, in whatever step. */
+static void gather(const struct walk *walk, int64_t from, size_t groups, void *block)
 {
-	const uint8_t *src = walk->src + from * (int64_t)walk->image->in;
-	int64_t step = step_of(walk, axis);
-	size_t run = walk->image->run;
+	typedef void (*gather_fn)(void *restrict dst, const uint8_t *restrict src, int64_t step,
+				  size_t groups, size_t run);
+	static const gather_fn by_size[STKD_NSIZES] = {gather_uint8_t, gather_uint16_t,
+						       gather_uint32_t, gather_uint64_t};
 
-	switch (walk->image->in) {
-	case 1:
-		gather_uint8_t(block, src, step, groups, run);
-		return;
-	case 2:
-		gather_uint16_t(block, src, step, groups, run);
-		return;
-	case 4:
-		gather_uint32_t(block, src, step, groups, run);
-		return;
-	default:
-		gather_uint64_t(block, src, step, groups, run);
+	by_size[size_of(walk)](block, at(walk, from), step_of(walk, walk->image->line), groups,
+			       walk->image->run);
+}
+
+/* Groups that lie together, the last one first. */
+static void turn(const struct walk *walk, int64_t from, size_t groups, void *block)
+{
+	const struct stkd_planes *kernels = walk->image->kernels;
+	uint64_t run = walk->image->run, planes[STKD_PLANES_MAX * STKD_BLOCK];
+	const uint8_t *src = at(walk, from - (int64_t)((groups - 1) * run));
+	unsigned size = size_of(walk);
+
+	if (run == 1) {
+		kernels->back[size](block, src, groups);
+	} else if (run <= STKD_PLANES_MAX) {
+		kernels->split_back[run][size](planes, src, groups);
+		kernels->merge[run][size](block, planes, groups);
+	} else {
+		gather(walk, from, groups, block);
 	}
 }
 
-static void one_run(struct walk *walk, int64_t from, uint64_t to, uint32_t channel)
+/* Groups of a line into a block, from its value `to` on. */
+
+static void fetch_groups(const struct walk *walk, int64_t from, size_t groups, void *block,
+			 size_t to)
+{
+	int64_t step = step_of(walk, walk->image->line), run = (int64_t)walk->image->run;
+	uint8_t *dst = in_block(walk, block, to);
+
+	if (step == run)
+		memcpy(dst, at(walk, from), groups * walk->image->run * walk->image->in);
+	else if (step == -run)
+		turn(walk, from, groups, dst);
+	else
+		gather(walk, from, groups, dst);
+}
+
+static void fetch_split(const struct walk *walk, int64_t from, size_t groups, void *block,
+			size_t to)
 {
 	const struct stkd_image *image = walk->image;
-	uint64_t block[STKD_BLOCK], groups, some;
+	uint64_t n = image->axes[image->planes].size;
+	int64_t step = step_of(walk, image->line), back = (int64_t)(groups - 1) * step;
 
-	if (image->groups == STKD_NO_AXIS) {
-		values(walk, to, walk->src + from * (int64_t)image->in, image->run, channel);
-		return;
+	if (step > 0)
+		image->kernels->split[n][size_of(walk)](in_block(walk, block, to), at(walk, from),
+							groups);
+	else
+		image->kernels->split_back[n][size_of(walk)](in_block(walk, block, to),
+							     at(walk, from + back), groups);
+}
+
+static void fetch_planes(const struct walk *walk, int64_t from, size_t groups, void *block,
+			 size_t to)
+{
+	const struct stkd_image *image = walk->image;
+	const struct stkd_axis *planes = &image->axes[image->planes];
+	int64_t step = step_of(walk, image->line);
+
+	for (uint32_t p = 0; p < planes->size; p++, from += planes->step) {
+		uint8_t *plane = in_block(walk, block, p * STKD_BLOCK + to);
+
+		if (step > 0)
+			memcpy(plane, at(walk, from), groups * image->in);
+		else
+			image->kernels->back[size_of(walk)](
+				plane, at(walk, from - (int64_t)(groups - 1)), groups);
 	}
-	groups = image->axes[image->groups].size;
-	for (uint64_t i = 0; i < groups; i += some) {
-		some = STK_MIN(groups - i, STKD_BLOCK / image->run);
-		gather(walk, image->groups, from + (int64_t)i * step_of(walk, image->groups), some,
-		       block);
-		values(walk, to + i * image->run, block, some * image->run, channel);
+}
+
+/* A block of groups into the batch. */
+
+static void put_groups(struct walk *walk, uint64_t to, const void *block, size_t groups,
+		       uint32_t channel)
+{
+	values(walk, to, block, groups * walk->image->run, channel);
+}
+
+static void put_split(struct walk *walk, uint64_t to, const void *block, size_t groups,
+		      uint32_t channel)
+{
+	const struct stkd_image *image = walk->image;
+	const struct stkd_axis *planes = &image->axes[image->planes];
+
+	for (uint32_t p = 0; p < planes->size; p++)
+		values(walk, to + p * planes->out,
+		       (const uint8_t *)block + (size_t)p * STKD_BLOCK * image->in, groups,
+		       image->planes == image->channel ? p : channel);
+}
+
+static void put_merged(struct walk *walk, uint64_t to, const void *block, size_t groups,
+		       uint32_t channel)
+{
+	const struct stkd_image *image = walk->image;
+	uint64_t n = image->axes[image->planes].size, merged[STKD_PLANES_MAX * STKD_BLOCK];
+
+	image->kernels->merge[n][size_of(walk)](merged, block, groups);
+	values(walk, to, merged, groups * n,
+	       image->planes == image->channel ? STKD_ANY_CHANNEL : channel);
+}
+
+typedef void (*fetch_fn)(const struct walk *walk, int64_t from, size_t groups, void *block,
+			 size_t to);
+typedef void (*put_fn)(struct walk *walk, uint64_t to, const void *block, size_t groups,
+		       uint32_t channel);
+
+static const struct {
+	fetch_fn fetch;
+	put_fn put;
+} kinds[] = {
+	[STKD_RUN_GATHER] = {fetch_groups, put_groups},
+	[STKD_RUN_SPLIT] = {fetch_split, put_split},
+	[STKD_RUN_MERGE] = {fetch_planes, put_merged},
+};
+
+/* What a group takes of the batch, or of each plane of it. */
+static uint64_t unit_of(const struct stkd_image *image)
+{
+	return image->kind == STKD_RUN_MERGE ? image->axes[image->planes].size : image->run;
+}
+
+/* Groups line by line into a block, and out of it when it is full. */
+static void run_lines(struct walk *walk, int64_t from, uint64_t to, uint32_t channel)
+{
+	const struct stkd_image *image = walk->image;
+	int64_t step = step_of(walk, image->line);
+	uint64_t block[STKD_PLANES_MAX * STKD_BLOCK], unit = unit_of(image);
+	size_t room = STKD_BLOCK / image->run, filled = 0, some;
+
+	for (uint64_t l = 0; l < image->nlines; l++) {
+		for (uint64_t i = 0; i < image->ngroups; i += some) {
+			some = STK_MIN(image->ngroups - i, room - filled);
+			kinds[image->kind].fetch(walk, from + (int64_t)i * step, some, block,
+						 filled * image->run);
+			filled += some;
+			if (filled < room)
+				continue;
+			kinds[image->kind].put(walk, to, block, filled, channel);
+			to += filled * unit;
+			filled = 0;
+		}
+		if (image->lines != STKD_NO_AXIS)
+			from += step_of(walk, image->lines);
 	}
+	if (filled)
+		kinds[image->kind].put(walk, to, block, filled, channel);
 }
 
 static void go(struct walk *walk, uint32_t level, int64_t from, uint64_t to, uint32_t channel)
@@ -229,7 +475,10 @@ static void go(struct walk *walk, uint32_t level, int64_t from, uint64_t to, uin
 	uint32_t axis;
 
 	if (level == image->norder) {
-		one_run(walk, from, to, channel);
+		if (image->kind == STKD_RUN_WHOLE)
+			values(walk, to, at(walk, from), image->run, channel);
+		else
+			run_lines(walk, from, to, channel);
 		return;
 	}
 	axis = image->order[level];

@@ -9,6 +9,7 @@
 
 #include "daemon/assemble/chain.h"
 #include "daemon/assemble/kernels.h"
+#include "daemon/assemble/planes.h"
 
 #define STKD_NO_AXIS UINT32_MAX
 
@@ -16,6 +17,14 @@ struct stkd_axis {
 	uint64_t size;
 	int64_t step; /* in the source, in values */
 	uint64_t out; /* in the batch, in values */
+};
+
+/* How the values of a run lie in the source. */
+enum stkd_run_kind {
+	STKD_RUN_WHOLE,  /* together, in their order */
+	STKD_RUN_GATHER, /* in groups that lie together, a step from one group to the next */
+	STKD_RUN_SPLIT,  /* taking turns; they belong to planes of the batch (HWC to CHW) */
+	STKD_RUN_MERGE,  /* in planes; they take turns in the batch (CHW to HWC) */
 };
 
 struct stkd_image {
@@ -27,9 +36,14 @@ struct stkd_image {
 	bool random, flip;
 	uint32_t order[STK_SPEC_AXES_MAX]; /* axes around a run, the largest step first */
 	uint32_t norder;
-	uint32_t
-		groups; /* axis whose values are fetched apart; STKD_NO_AXIS: a run is contiguous */
-	uint64_t run;   /* contiguous values of a run, or of a group */
+	enum stkd_run_kind kind;
+	uint64_t run;     /* values that lie together: all, or those of a group */
+	uint64_t ngroups; /* of a run, or of values that take turns */
+	uint64_t nlines;  /* that go into one block after the other */
+	uint32_t line;    /* axis along which the groups follow each other */
+	uint32_t lines;   /* and from line to line; STKD_NO_AXIS: there is one */
+	uint32_t planes;  /* axis of the planes, or of values that take turns; STKD_NO_AXIS: none */
+	const struct stkd_planes *kernels;
 	size_t in, out; /* bytes of a value */
 };
 

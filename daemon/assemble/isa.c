@@ -78,6 +78,17 @@ size_t stkd_rows_list(const struct stkd_rows *ret[3])
 	return n;
 }
 
+size_t stkd_planes_list(const struct stkd_planes *ret[3])
+{
+	static const void *const all[3] = OF(planes);
+	const void *found[3];
+	size_t n = list(all, found);
+
+	for (size_t i = 0; i < n; i++)
+		ret[i] = found[i];
+	return n;
+}
+
 static unsigned size_index(enum stk_dtype dtype)
 {
 	size_t size = stk_dtype_size(dtype);

@@ -420,6 +420,7 @@ static void an_op_on_the_wrong_type_is_refused_with_the_type(void **state)
 	const struct stk_spec_ops modulo = {.modulo = 7};
 	const struct stk_spec_ops both = {.modulo = 7, .nscale = 1, .scale = {2}};
 	const struct stk_spec_ops uneven = {.nscale = 3, .nbias = 2};
+	const struct stk_spec_ops huge = {.nscale = 1, .scale = {1}, .nbias = 1, .bias = {-1e39}};
 	const struct stk_spec_ops wrap = {.range = STK_RANGE_WRAP};
 	const struct stk_spec_ops none = {0};
 
@@ -429,6 +430,10 @@ static void an_op_on_the_wrong_type_is_refused_with_the_type(void **state)
 	assert_non_null(strstr(refusal(STK_DTYPE_F32, STK_DTYPE_F32, &uneven), "scale has 3"));
 	assert_non_null(strstr(refusal(STK_DTYPE_F32, STK_DTYPE_F16, &wrap), "wrap"));
 	assert_non_null(strstr(refusal(STK_DTYPE_BOOL, STK_DTYPE_U8, &modulo), "BOOL"));
+	assert_string_equal(
+		refusal(STK_DTYPE_U8, STK_DTYPE_BF16, &huge),
+		"scale or bias is beyond what F32 holds, in which stored U8 becomes BF16");
+	assert_null(refusal(STK_DTYPE_U8, STK_DTYPE_F64, &huge));
 	assert_non_null(strstr(refusal(STK_DTYPE_C64, STK_DTYPE_F32, &none), "C64"));
 	assert_non_null(strstr(refusal(STK_DTYPE_F8_E4M3, STK_DTYPE_F32, &none), "targets only"));
 }

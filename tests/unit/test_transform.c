@@ -485,6 +485,12 @@ static void what_does_not_fit_the_field_is_refused_with_its_numbers(void **state
 			    "field \"image\": crop: [10, 10] of samples that are [9, 37]");
 	f.ops = (struct stk_spec_ops){.ntranspose = 2, .transpose = {1, 0}};
 	assert_string_equal(refusal(&f), "field \"image\": transpose: 2 axes, a sample has 3");
+	f = (struct stk_spec_field){
+		.name = (char *)"planes",
+		.dtype = STK_DTYPE_F32,
+		.ops = {.channel = STK_CHANNEL_FIRST, .nscale = 3, .flip = STK_FLIP_RANDOM}};
+	assert_string_equal(refusal(&f), "field \"planes\": flip: dimension 0 of a sample is its "
+					 "channels, not its height or width");
 	f = (struct stk_spec_field){.name = (char *)"ids", .ops = {.flip = STK_FLIP_RANDOM}};
 	assert_non_null(strstr(refusal(&f), "for samples of one shape"));
 	f = (struct stk_spec_field){.name = (char *)"ids", .ops = {.nscale = 2}};
