@@ -249,7 +249,7 @@ static unsigned count_workers(const struct stkd_server *server, const struct stk
 	uint64_t n = opts->workers ? opts->workers : server->conf->workers;
 
 	if (!n && server->private_mode)
-		n = STK_MIN(server->topology.ncpus, 2);
+		n = STK_MIN(server->topology.ncpus - 1, 2); /* a core is the trainer's */
 	if (!n)
 		n = server->topology.ncpus * server->conf->cpu / 1000000;
 	return (unsigned)STK_MIN(STK_MAX(n, 1), WORKERS_MAX);
