@@ -242,7 +242,7 @@ static void bandwidth(unsigned rows, cudaStream_t stream)
 	snprintf(what, sizeof(what), "bandwidth, batches of %u MiB", rows / 16);
 	row(what, ratio >= 0.95, "%.1f GB/s in place, %.1f cudaHostAlloc: %.1f %%", at(ours, 0.5),
 	    at(theirs, 0.5), 100 * ratio);
-	stk_batch_release(batch);
+	NEED(stk_cuda_release_host(feed.cuda, batch, NULL, 0) == 0);
 	CUDA(cudaFree(dst));
 	CUDA(cudaFreeHost(pinned));
 	close_feed(&feed);
