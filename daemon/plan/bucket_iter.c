@@ -17,16 +17,20 @@
 /* The outline of an epoch whose samples are its own. */
 static int draw_outline(struct bucket_iter *iter, uint64_t epoch)
 {
-	_cleanup_(stk_freep) struct stkd_outcome *outcome = malloc(sizeof(*outcome));
-	int r = outcome ? stkd_tally_epoch(iter->plan, epoch, outcome) : -ENOMEM;
+	_cleanup_(stk_freep) struct stkd_outcome *outcome = NULL;
+	int r;
 
+	*iter->own = iter->plan->outline;
+	iter->outline = iter->own;
+	if (!epoch)
+		return 0; /* that is the plan's */
+	outcome = malloc(sizeof(*outcome));
+	r = outcome ? stkd_tally_epoch(iter->plan, epoch, outcome) : -ENOMEM;
 	if (r < 0)
 		return r;
-	*iter->own = iter->plan->outline;
 	memcpy(iter->own->arrivals, outcome->arrivals, sizeof(outcome->arrivals));
 	stkd_outline_fill(iter->own);
 	stkd_plan_choose_first(iter->plan, iter->own);
-	iter->outline = iter->own;
 	return 0;
 }
 

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns the schedule of a mixture. Draw j (from 0) of a dataset with share w / period may stand at
- * places floor(j * period / w) + 1 to ceil((j + 1) * period / w), counted from 1: there it keeps
- * every prefix within one of the exact share. Of the draws that may stand at a place, the one whose
- * last place comes first gets it, which always works out for unit jobs (as in Tijdeman's rule for the
- * chairman assignment). What comes depends on the draws so far alone, so the schedule can be entered
- * wherever these are known: at each page, from one bit for each dataset.
+ * Owns the shares of a mixture and the end of its epochs. The schedule of a period can be entered
+ * wherever the draws so far are known: at each page, from one bit for each dataset.
  */
 #include "daemon/plan/mix.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,108 +16,9 @@
 
 #define SCHEDULE_MAX (UINT64_C(1) << 32) /* draws that are scheduled when a mixture is made */
 
-static inline bool before(const struct stkd_mix_heap *h, uint32_t a, uint32_t b)
-{
-	return h->key[a] != h->key[b] ? h->key[a] < h->key[b] : h->item[a] < h->item[b];
-}
-
-static inline void swap(struct stkd_mix_heap *h, uint32_t a, uint32_t b)
-{
-	uint64_t key = h->key[a];
-	uint32_t item = h->item[a];
-
-	h->key[a] = h->key[b];
-	h->item[a] = h->item[b];
-	h->key[b] = key;
-	h->item[b] = item;
-}
-
-static void push(struct stkd_mix_heap *h, uint64_t key, uint32_t item)
-{
-	uint32_t i = h->n++;
-
-	h->key[i] = key;
-	h->item[i] = item;
-	for (; i && before(h, i, (i - 1) / 2); i = (i - 1) / 2)
-		swap(h, i, (i - 1) / 2);
-}
-
-static uint32_t pop(struct stkd_mix_heap *h)
-{
-	uint32_t top = h->item[0], i = 0;
-
-	swap(h, 0, --h->n);
-	for (;;) {
-		uint32_t child = 2 * i + 1;
-
-		if (child + 1 < h->n && before(h, child + 1, child))
-			child++;
-		if (child >= h->n || before(h, i, child))
-			return top;
-		swap(h, i, child);
-		i = child;
-	}
-}
-
-/* Draw j's places from those of j - 1. */
-static void offer(struct stkd_mix_schedule *s, uint32_t d)
-{
-	uint64_t w = s->mix->datasets[d].weight;
-	uint64_t first = s->begun[d] + 1, end = s->begun[d] + s->mix->period / w;
-	uint64_t rest = s->rest[d] + s->mix->period % w;
-
-	if (rest >= w) {
-		rest -= w;
-		end++;
-	}
-	s->begun[d] = end; /* of the draw behind this one */
-	s->rest[d] = rest;
-	s->last[d] = end + (rest > 0);
-	if (first <= s->place + 1)
-		push(&s->ready, s->last[d], d);
-	else
-		push(&s->later, first, d);
-}
-
 static uint64_t share(const struct stkd_mix *mix, uint32_t d, uint64_t place)
 {
 	return (uint64_t)((unsigned __int128)place * mix->datasets[d].weight / mix->period);
-}
-
-/* Enters the schedule behind a place, where each dataset has had so many draws. */
-static void enter(struct stkd_mix_schedule *s, const struct stkd_mix *mix, uint64_t place,
-		  const uint64_t *draws)
-{
-	s->mix = mix;
-	s->place = place;
-	s->ready.n = s->later.n = 0;
-	for (uint32_t d = 0; d < mix->n; d++) {
-		uint64_t w = mix->datasets[d].weight;
-		unsigned __int128 at;
-
-		if (!w)
-			continue;
-		at = (unsigned __int128)draws[d] * mix->period;
-		s->begun[d] = (uint64_t)(at / w);
-		s->rest[d] = (uint64_t)(at % w);
-		offer(s, d);
-	}
-}
-
-static inline uint32_t step(struct stkd_mix_schedule *s)
-{
-	uint32_t d;
-
-	s->place++;
-	while (s->later.n && s->later.key[0] <= s->place) {
-		d = pop(&s->later);
-		push(&s->ready, s->last[d], d);
-	}
-	assert(s->ready.n);
-	d = pop(&s->ready);
-	assert(s->last[d] >= s->place);
-	offer(s, d);
-	return d;
 }
 
 static uint64_t gcd(uint64_t a, uint64_t b)
@@ -159,9 +55,14 @@ static int set_weights(struct stkd_mix *mix, const uint64_t *first, const uint64
 	}
 	/* A short period is taken several times, which changes nothing but the size of a page. */
 	times = STK_MAX(STKD_MIX_PAGE / mix->period, UINT64_C(1));
-	for (uint32_t d = 0; d < mix->n; d++)
-		mix->datasets[d].weight *= times;
 	mix->period *= times;
+	for (uint32_t d = 0; d < mix->n; d++) {
+		struct stkd_mix_dataset *of = &mix->datasets[d];
+
+		of->weight *= times;
+		of->every = of->weight ? mix->period / of->weight : 0;
+		of->over = of->weight ? mix->period % of->weight : 0;
+	}
 	return 0;
 }
 
@@ -179,13 +80,26 @@ static uint64_t last_lap(const struct stkd_mix *mix, int stop)
 	return lap;
 }
 
-static void note_entry(struct stkd_mix *mix, uint64_t place, const uint64_t *draws)
+/* A page begins here. Return: 0 or -ENOMEM. */
+static int note_entry(struct stkd_mix *mix, uint64_t place, const uint64_t *draws, uint64_t *room)
 {
-	struct stkd_mix_entry *entry = &mix->entries[place / STKD_MIX_PAGE];
+	struct stkd_mix_entry *entry;
 
+	if (mix->npages == *room) {
+		uint64_t more = STK_MAX(2 * *room, UINT64_C(16));
+		struct stkd_mix_entry *grown = reallocarray(mix->entries, more, sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		mix->entries = grown;
+		*room = more;
+	}
+	entry = &mix->entries[mix->npages++];
+	*entry = (struct stkd_mix_entry){0};
 	for (uint32_t d = 0; d < mix->n; d++)
 		if (draws[d] > share(mix, d, place))
 			entry->ahead[d / 64] |= UINT64_C(1) << d % 64;
+	return 0;
 }
 
 /* Datasets whose end counts: those that are read to it in the lap in which the epoch ends. */
@@ -208,7 +122,7 @@ static uint32_t count_ends(const struct stkd_mix *mix, uint64_t lap, uint64_t *l
 /* Runs a period, or an epoch if that is shorter: notes the pages, finds the end. */
 static int run(struct stkd_mix *mix, int stop, struct stk_err *err)
 {
-	_cleanup_(stk_freep) struct stkd_mix_schedule *s = calloc(1, sizeof(*s));
+	_cleanup_(stk_freep) struct stkd_schedule *s = calloc(1, sizeof(*s));
 	uint64_t draws[STK_SPEC_DATA_MAX] = {0}, left[STK_SPEC_DATA_MAX], end = 0, room = 0;
 	bool never = stop == STK_STOP_NEVER;
 	uint64_t lap = never ? 1 : last_lap(mix, stop);
@@ -217,7 +131,6 @@ static int run(struct stkd_mix *mix, int stop, struct stk_err *err)
 	if (!s)
 		return -ENOMEM;
 	ends = stop == STK_STOP_FIRST ? 1 : ends;
-	enter(s, mix, 0, draws);
 	for (uint64_t place = 0; place < mix->period && (lap || ends); place++) {
 		uint32_t d;
 
@@ -228,19 +141,11 @@ static int run(struct stkd_mix *mix, int stop, struct stk_err *err)
 					   "; give them with fewer digits",
 					   mix->period, SCHEDULE_MAX);
 		if (place % STKD_MIX_PAGE == 0) {
-			if (mix->npages == room) {
-				struct stkd_mix_entry *grown;
-
-				room = STK_MAX(2 * room, UINT64_C(16));
-				grown = reallocarray(mix->entries, room, sizeof(*grown));
-				if (!grown)
-					return -ENOMEM;
-				mix->entries = grown;
-			}
-			mix->entries[mix->npages++] = (struct stkd_mix_entry){0};
-			note_entry(mix, place, draws);
+			if (note_entry(mix, place, draws, &room) < 0)
+				return -ENOMEM;
+			stkd_schedule_enter(s, mix, place, draws);
 		}
-		d = step(s);
+		d = stkd_schedule_step(s);
 		draws[d]++;
 		if (ends && draws[d] == left[d]) {
 			ends--;
@@ -322,7 +227,7 @@ static void load(const struct stkd_mix *mix, struct stkd_mix_page *page)
 
 	for (uint32_t d = 0; d < mix->n; d++)
 		page->draws[d] = share(mix, d, place) + (entry->ahead[d / 64] >> d % 64 & 1);
-	enter(&page->schedule, mix, place, page->draws);
+	stkd_schedule_enter(&page->schedule, mix, place, page->draws);
 	page->n = (uint32_t)STK_MIN(mix->period - place, (uint64_t)STKD_MIX_PAGE);
 	page->at = page->have = 0;
 }
@@ -331,7 +236,7 @@ static void load(const struct stkd_mix *mix, struct stkd_mix_page *page)
 static void extend(struct stkd_mix_page *page, uint32_t to)
 {
 	while (page->have < to)
-		page->choice[page->have++] = (uint8_t)step(&page->schedule);
+		page->choice[page->have++] = (uint8_t)stkd_schedule_step(&page->schedule);
 }
 
 uint32_t stkd_mix_page_seek(const struct stkd_mix *mix, struct stkd_mix_page *page,

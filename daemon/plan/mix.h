@@ -7,14 +7,14 @@
 #ifndef STKD_MIX_H
 #define STKD_MIX_H
 
+#include "daemon/plan/schedule.h"
 #include "proto/err.h"
 #include "proto/spec.h"
-
-#define STKD_MIX_PAGE 4096 /* positions between two places where the schedule can be entered */
 
 struct stkd_mix_dataset {
 	uint64_t first, count; /* its samples */
 	uint64_t weight;       /* draws of a period; 0: not used */
+	uint64_t every, over;  /* period / weight, and what this division leaves */
 	uint64_t drawn;        /* draws of an epoch; 0 when it never ends */
 	uint64_t passes;       /* begun in an epoch, each in an order of its own */
 };
@@ -52,23 +52,6 @@ static inline bool stkd_mix_is_plain(const struct stkd_mix *mix)
 	return mix->n == 1 && mix->draws != UINT64_MAX;
 }
 
-/* Datasets in a heap, the smallest (key, number) on top. */
-struct stkd_mix_heap {
-	uint64_t key[STK_SPEC_DATA_MAX];
-	uint32_t item[STK_SPEC_DATA_MAX], n;
-};
-
-/* The next draws of a period's datasets. */
-struct stkd_mix_schedule {
-	const struct stkd_mix *mix;
-	uint64_t place; /* that was given last */
-	uint64_t begun
-		[STK_SPEC_DATA_MAX]; /* floor(j * period / w) of the draw behind the next one */
-	uint64_t rest[STK_SPEC_DATA_MAX];  /* and what this division leaves */
-	uint64_t last[STK_SPEC_DATA_MAX];  /* last place of the next one */
-	struct stkd_mix_heap ready, later; /* by last place, by first place */
-};
-
 /* One page of the schedule, and a place in it. */
 struct stkd_mix_page {
 	uint64_t lap, page;                /* which; UINT64_MAX: none yet */
@@ -76,7 +59,7 @@ struct stkd_mix_page {
 	uint32_t have;                     /* and so many of them are scheduled */
 	uint32_t at;                       /* place: draws[] are those before it */
 	uint64_t draws[STK_SPEC_DATA_MAX]; /* of each dataset in this epoch */
-	struct stkd_mix_schedule schedule;
+	struct stkd_schedule schedule;
 	uint8_t choice[STKD_MIX_PAGE];
 };
 

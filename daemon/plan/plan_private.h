@@ -37,7 +37,8 @@ static inline uint32_t stkd_plan_bucket(const struct stkd_plan *plan, uint32_t l
 	for (uint32_t n = plan->nclasses; n > 1;) {
 		uint32_t half = n / 2;
 
-		first += plan->edges[first + half - 1] < length ? half : 0;
+		/* A mask: compilers make a branch of a choice, and it goes either way. */
+		first += half & -(uint32_t)(plan->edges[first + half - 1] < length);
 		n -= half;
 	}
 	return first;

@@ -113,6 +113,22 @@ static uint64_t compute(struct stkd_source *source, uint64_t first, uint64_t n, 
 	return n;
 }
 
+void stkd_source_pass(struct stkd_source *source, uint32_t d, uint64_t number, uint64_t i,
+		      uint64_t n, uint64_t *ids)
+{
+	struct stkd_pass *pass = &source->passes[d];
+	uint64_t first = source->plan->mix.datasets[d].first;
+
+	if (pass->number != number)
+		set_pass(source, d, number);
+	if (!pass->blocks)
+		stkd_order_fill(&pass->order, i, n, ids);
+	for (uint64_t k = 0; k < n; k++) {
+		ids[k] = first + (pass->blocks ? stkd_block_walk_at(pass->blocks, i + k) : ids[k]);
+		__builtin_prefetch(&source->plan->lengths.len[ids[k]]);
+	}
+}
+
 static uint64_t ahead(const struct stkd_source *source, uint64_t position)
 {
 	return STK_MIN(source->end - position, (uint64_t)STKD_SOURCE_AHEAD);

@@ -49,6 +49,13 @@ int stkd_source_begin(struct stkd_source *source, uint64_t epoch);
 /* Any position up to the end of this epoch, cheaply; next() reads on from there. */
 void stkd_source_seek(struct stkd_source *source, uint64_t position);
 
+/*
+ * The samples at n positions of a pass over dataset d, from i on; n is at most STKD_SOURCE_AHEAD. Reading on
+ * by next() is another matter, and so are its passes: not on one source.
+ */
+void stkd_source_pass(struct stkd_source *source, uint32_t d, uint64_t number, uint64_t i,
+		      uint64_t n, uint64_t *ids);
+
 /* Computes ids so that @position < end is among them: those behind it, or (back) those before. */
 void stkd_source_load(struct stkd_source *source, uint64_t position, bool back);
 

@@ -8,25 +8,58 @@
 
 #include "daemon/plan/source.h"
 
-/* Reads stored lengths, or those that a source draws, for a histogram. */
+/* Reads a dataset as it is stored, or the samples at the first places of a pass over it. */
 struct reader {
 	const struct stkd_plan *plan;
-	uint64_t next, end;
-	struct stkd_source *source; /* NULL: stored ones, from next to end */
+	struct stkd_source *source; /* NULL: as stored */
+	uint32_t d;
+	uint64_t pass, next, end; /* sample ids as stored; places of the pass */
+	uint64_t ids[STKD_SOURCE_AHEAD];
 	struct stkd_tally tally;
 };
 
+static struct reader stored_of(const struct stkd_plan *plan, uint32_t d)
+{
+	const struct stkd_mix_dataset *of = &plan->mix.datasets[d];
+
+	return (struct reader){.plan = plan,
+			       .next = of->first,
+			       .end = of->first + of->count,
+			       .tally.shortest2 = UINT32_MAX};
+}
+
+/* Whole ones that an epoch makes. */
+static uint64_t passes_of(const struct stkd_mix_dataset *of)
+{
+	return of->count ? of->drawn / of->count : 0;
+}
+
+/* What the source's epoch draws of a dataset behind its whole passes. */
+static struct reader rest_of(struct stkd_source *source, uint32_t d)
+{
+	const struct stkd_mix_dataset *of = &source->plan->mix.datasets[d];
+
+	return (struct reader){.plan = source->plan,
+			       .source = source,
+			       .d = d,
+			       .pass = passes_of(of),
+			       .end = of->count ? of->drawn % of->count : 0,
+			       .tally.shortest2 = UINT32_MAX};
+}
+
 static bool next_id(struct reader *reader, uint64_t *ret)
 {
-	struct stkd_arrival arrival;
+	uint64_t at = reader->next % STKD_SOURCE_AHEAD, left = reader->end - reader->next;
 
-	if (!reader->source) {
-		*ret = reader->next;
-		return reader->next++ < reader->end;
-	}
-	if (!stkd_source_next(reader->source, &arrival))
+	if (!left)
 		return false;
-	*ret = arrival.id;
+	*ret = reader->next++;
+	if (!reader->source)
+		return true;
+	if (!at)
+		stkd_source_pass(reader->source, reader->d, reader->pass, *ret,
+				 STK_MIN(left, (uint64_t)STKD_SOURCE_AHEAD), reader->ids);
+	*ret = reader->ids[at];
 	return true;
 }
 
@@ -51,18 +84,52 @@ static size_t read_lengths(void *context, uint32_t *out, size_t room)
 	return n;
 }
 
-static int read_drawn(const struct stkd_plan *plan, struct reader *reader,
-		      struct stkd_histogram *ret)
+/* Its lengths, each counted so many times. */
+static int read_all(struct reader *reader, uint64_t times, struct stkd_histogram *ret,
+		    struct stkd_tally *tally)
+{
+	struct stkd_histogram h = {0};
+	int r;
+
+	if (!times || reader->next == reader->end)
+		return 0;
+	r = stkd_histogram_read(read_lengths, reader, &h);
+	if (r == 0)
+		r = stkd_histogram_add(ret, &h, times);
+	stkd_histogram_deinit(&h);
+	tally->kept += reader->tally.kept * times;
+	tally->filtered += reader->tally.filtered * times;
+	tally->shortest2 = STK_MIN(tally->shortest2, reader->tally.shortest2);
+	return r;
+}
+
+/* A source at the beginning of an epoch. */
+static int open_epoch(const struct stkd_plan *plan, uint64_t epoch, struct stkd_source **ret)
 {
 	_cleanup_(stkd_source_freep) struct stkd_source *source = NULL;
 	int r = stkd_source_new(plan, &source);
 
 	if (r == 0)
-		r = stkd_source_begin(source, 0);
-	if (r < 0)
-		return r;
-	reader->source = source;
-	return stkd_histogram_read(read_lengths, reader, ret);
+		r = stkd_source_begin(source, epoch);
+	if (r == 0)
+		*ret = STK_STEAL(source);
+	return r;
+}
+
+static int read_drawn(const struct stkd_plan *plan, struct stkd_histogram *ret,
+		      struct stkd_tally *tally)
+{
+	_cleanup_(stkd_source_freep) struct stkd_source *source = NULL;
+	int r = open_epoch(plan, 0, &source);
+
+	for (uint32_t d = 0; r == 0 && d < plan->mix.n; d++) {
+		struct reader whole = stored_of(plan, d), rest = rest_of(source, d);
+
+		r = read_all(&whole, passes_of(&plan->mix.datasets[d]), ret, tally);
+		if (r == 0)
+			r = read_all(&rest, 1, ret, tally);
+	}
+	return r;
 }
 
 /* How often every epoch reads each sample of a dataset. */
@@ -76,27 +143,12 @@ static uint64_t times_of(const struct stkd_mix *mix, uint32_t d)
 static int read_stored(const struct stkd_plan *plan, struct stkd_histogram *ret,
 		       struct stkd_tally *tally)
 {
-	const struct stkd_mix *mix = &plan->mix;
 	int r = 0;
 
-	for (uint32_t d = 0; r == 0 && d < mix->n; d++) {
-		const struct stkd_mix_dataset *of = &mix->datasets[d];
-		uint64_t times = times_of(mix, d);
-		struct reader reader = {.plan = plan,
-					.next = of->first,
-					.end = of->first + of->count,
-					.tally.shortest2 = UINT32_MAX};
-		struct stkd_histogram h = {0};
+	for (uint32_t d = 0; r == 0 && d < plan->mix.n; d++) {
+		struct reader reader = stored_of(plan, d);
 
-		if (!times)
-			continue;
-		r = stkd_histogram_read(read_lengths, &reader, &h);
-		if (r == 0)
-			r = stkd_histogram_add(ret, &h, times);
-		stkd_histogram_deinit(&h);
-		tally->kept += reader.tally.kept * times;
-		tally->filtered += reader.tally.filtered * times;
-		tally->shortest2 = STK_MIN(tally->shortest2, reader.tally.shortest2);
+		r = read_all(&reader, times_of(&plan->mix, d), ret, tally);
 	}
 	return r;
 }
@@ -104,7 +156,7 @@ static int read_stored(const struct stkd_plan *plan, struct stkd_histogram *ret,
 int stkd_tally_lengths(const struct stkd_plan *plan, bool drawn, struct stkd_histogram *ret,
 		       struct stkd_tally *ret_tally)
 {
-	struct reader reader = {.plan = plan, .tally.shortest2 = UINT32_MAX};
+	struct stkd_tally tally = {.shortest2 = UINT32_MAX};
 	struct stkd_histogram h = {0};
 	int r;
 
@@ -113,15 +165,15 @@ int stkd_tally_lengths(const struct stkd_plan *plan, bool drawn, struct stkd_his
 		return stkd_histogram_new(plan->lengths.len, plan->lengths.count, ret);
 	}
 	if (drawn && !plan->mix.whole && plan->mix.draws != UINT64_MAX)
-		r = read_drawn(plan, &reader, &h);
+		r = read_drawn(plan, &h, &tally);
 	else
-		r = read_stored(plan, &h, &reader.tally);
+		r = read_stored(plan, &h, &tally);
 	if (r < 0) {
 		stkd_histogram_deinit(&h);
 		return r;
 	}
 	*ret = h;
-	*ret_tally = reader.tally;
+	*ret_tally = tally;
 	return 0;
 }
 
@@ -162,30 +214,38 @@ static void add(const struct stkd_plan *plan, uint64_t id, uint64_t times, struc
 	to->arrivals[stkd_plan_place(plan, id, length)] += times;
 }
 
+static void add_all(struct reader *reader, uint64_t times, struct stkd_outcome *to)
+{
+	uint64_t id;
+
+	while (times && next_id(reader, &id))
+		add(reader->plan, id, times, to);
+}
+
 void stkd_tally_stored(const struct stkd_plan *plan, struct stkd_outcome *ret)
 {
 	*ret = (struct stkd_outcome){0};
 	for (uint32_t d = 0; d < plan->mix.n; d++) {
-		const struct stkd_mix_dataset *of = &plan->mix.datasets[d];
-		uint64_t times = times_of(&plan->mix, d);
+		struct reader reader = stored_of(plan, d);
 
-		for (uint64_t id = of->first; times && id < of->first + of->count; id++)
-			add(plan, id, times, ret);
+		add_all(&reader, times_of(&plan->mix, d), ret);
 	}
 }
 
+/* Which samples it draws does not hang on how datasets alternate. */
 int stkd_tally_epoch(const struct stkd_plan *plan, uint64_t epoch, struct stkd_outcome *ret)
 {
 	_cleanup_(stkd_source_freep) struct stkd_source *source = NULL;
-	struct stkd_arrival arrival;
-	int r = stkd_source_new(plan, &source);
+	int r = open_epoch(plan, epoch, &source);
 
-	if (r == 0)
-		r = stkd_source_begin(source, epoch);
 	if (r < 0)
 		return r;
 	*ret = (struct stkd_outcome){0};
-	while (stkd_source_next(source, &arrival))
-		add(plan, arrival.id, 1, ret);
+	for (uint32_t d = 0; d < plan->mix.n; d++) {
+		struct reader whole = stored_of(plan, d), rest = rest_of(source, d);
+
+		add_all(&whole, passes_of(&plan->mix.datasets[d]), ret);
+		add_all(&rest, 1, ret);
+	}
 	return 0;
 }

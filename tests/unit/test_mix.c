@@ -2,6 +2,8 @@
 /*
  * Mixtures: shares of every prefix, ends of an epoch, passes, and positions reached both ways.
  */
+#include <inttypes.h>
+
 #include "daemon/plan/mix.h"
 #include "daemon/plan/source.h"
 #include "tests/unit/plan_fixture.h"
@@ -100,6 +102,49 @@ static void many_datasets_of_any_weights_keep_their_shares(void **state)
 	}
 	stkd_mix_deinit(&m.mix);
 	free(page);
+}
+
+/* FNV-1a over the datasets drawn at the first places, and at some that are far apart. */
+static uint64_t draws_of(const struct mixture *m)
+{
+	struct stkd_mix_page *page = malloc(sizeof(*page));
+	uint64_t hash = UINT64_C(0xcbf29ce484222325), number;
+
+	assert_non_null(page);
+	stkd_mix_page_reset(page);
+	for (uint64_t i = 0; i < 30000; i++) {
+		stkd_mix_page_seek(&m->mix, page, i < 20000 ? i : i * i * 7);
+		hash = (hash ^ stkd_mix_page_next(page, &number)) * UINT64_C(0x100000001b3);
+		hash = (hash ^ number) * UINT64_C(0x100000001b3);
+	}
+	free(page);
+	return hash;
+}
+
+static void draws_of_uneven_mixtures_are_pinned(void **state)
+{
+	/* All alike; one above all others; each half of the one before; some rare, many not. */
+	static const uint64_t want[] = {UINT64_C(0xb865809a3039af92), UINT64_C(0x1c264bb635c95086),
+					UINT64_C(0x2950175bf17dcdf3), UINT64_C(0xb1bbb3cdadf80548)};
+
+	(void)state;
+	for (size_t kind = 0; kind < STK_ARRAY_SIZE(want); kind++) {
+		struct mixture m = {.n = kind == 2 ? 22 : STK_SPEC_DATA_MAX};
+		uint64_t hash;
+
+		for (uint32_t d = 0; d < m.n; d++) {
+			const uint64_t weights[] = {1, d ? 1 + d % 3 : 500000, UINT64_C(1) << d,
+						    d % 5 ? 3000 + 17 * d : 1};
+
+			m.first[d + 1] = m.first[d] + 10 + d;
+			m.weights[d] = weights[kind];
+		}
+		open_mixture(&m, STK_STOP_NEVER);
+		hash = draws_of(&m);
+		if (hash != want[kind])
+			fail_msg("kind %zu: 0x%016" PRIx64, kind, hash);
+		stkd_mix_deinit(&m.mix);
+	}
 }
 
 /* The first place at which one, or every, dataset was drawn to its end. */
@@ -327,6 +372,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_prefix_is_within_one_of_the_exact_share),
 		cmocka_unit_test(many_datasets_of_any_weights_keep_their_shares),
+		cmocka_unit_test(draws_of_uneven_mixtures_are_pinned),
 		cmocka_unit_test(an_epoch_ends_with_the_first_or_the_last_dataset),
 		cmocka_unit_test(impossible_mixtures_are_refused),
 		cmocka_unit_test(arrivals_read_the_same_forwards_backwards_and_from_anywhere),
