@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -56,6 +57,20 @@ static int connect_until(int fd, const struct sockaddr_un *addr, int64_t deadlin
 	return 0;
 }
 
+static int no_socket(const char *path, struct stk_err *err)
+{
+	struct rlimit limit = {0};
+	int code = -errno;
+
+	if (code != -EMFILE)
+		return stk_err_set(err, code, "socket %s: %m", path);
+	getrlimit(RLIMIT_NOFILE, &limit);
+	return stk_err_set(err, code,
+			   "socket %s: descriptor limit %llu reached; raise RLIMIT_NOFILE "
+			   "(ulimit -n)",
+			   path, (unsigned long long)limit.rlim_cur);
+}
+
 int stk__connect(const char *path, int64_t deadline_ns, int *ret_fd, struct stk_err *err)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -68,7 +83,7 @@ int stk__connect(const char *path, int64_t deadline_ns, int *ret_fd, struct stk_
 	strcpy(addr.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return stk_err_set(err, -errno, "socket: %m");
+		return no_socket(path, err);
 	r = connect_until(fd, &addr, deadline_ns);
 	errno = -r;
 	if (r == -ENOENT || r == -ECONNREFUSED)

@@ -132,6 +132,31 @@ class Packed(LoaderCase):
             seen += ids(b)
         self.assertEqual(sorted(seen), list(range(200)))
 
+    def test_borders_positions_and_segments_are_exactly_these(self):
+        self.data, self.samples = self.dataset([3, 2, 3, 1], name="four")
+        for start in 0, 2:
+            fields = [{"name": "input_ids", "dtype": "i64"}, {"name": "labels", "from": "input_ids", "pad": -100},
+                      {"name": "position_ids", "make": "position_ids", "start": start},
+                      {"name": "segment_ids", "make": "segment_ids"}, {"name": "cu_seqlens", "make": "cu_seqlens"}]
+            b = next(iter(self.loader(as_="numpy", job="start-%d" % start, order="none", max_length=8, rows=2,
+                                      multiple_of=1, fields=fields)))
+            rows = [[self.samples[i] for i in memoryview(b.sample_ids)[b.row_first[r]:b.row_first[r + 1]].tolist()]
+                    for r in range(2)]
+            self.assertEqual(sorted(map(len, rows)), [1, 3], "eight tokens fill one row, one is left")
+            for r, documents in enumerate(rows):
+                pad = 8 - sum(map(len, documents))
+                self.assertEqual(b["input_ids"][r].tolist(), sum(documents, []) + [0] * pad)
+                self.assertEqual(b["labels"][r].tolist(), sum(documents, []) + [-100] * pad)
+                positions = [start + i for d in documents for i in range(len(d))]
+                self.assertEqual(b["position_ids"][r, :8 - pad].tolist(), positions)
+                segments = [1 + n for n, d in enumerate(documents) for _ in d]
+                self.assertEqual(b["segment_ids"][r].tolist(), segments + [0] * pad)
+                self.assertLessEqual((b["position_ids"][r] == start).sum(), len(documents) + 1, "pads are no documents")
+            ends = [0]
+            for d in sum(rows, []):
+                ends.append(ends[-1] + len(d))
+            self.assertEqual((b["cu_seqlens"].dtype, b["cu_seqlens"].tolist()), (numpy.int32, ends))
+
     def test_rows_say_which_segments_they_hold_and_where_those_begin_in_their_samples(self):
         for copy in False, True:
             got = {}
@@ -277,6 +302,13 @@ class Lifetime(LoaderCase):
         self.assertEqual([x.stats()["slots_held"] for x in l], [0, 0])
         self.assertEqual(ids(a), ids(b))
         self.assertEqual(len(a.state), len(b.state))
+
+    def test_with_several_replicas_whoever_takes_dlpack_may_write_too(self):
+        l = [self.loader(as_="dlpack", rank=0, world_size=1, replica=i, replicas=2) for i in range(2)]
+        a, b = (next(iter(x)) for x in l)
+        before = torch.from_dlpack(b["input_ids"]).clone()
+        torch.from_dlpack(a["input_ids"]).fill_(7)
+        self.assertTrue(torch.equal(torch.from_dlpack(b["input_ids"]), before))
 
     def test_a_write_stays_with_its_writer(self):
         l = self.loader(as_="torch")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loader: epochs, state, errors, waiting, figures."""
+import gc
 import json
 import os
 import struct
@@ -56,6 +57,44 @@ class Epochs(LoaderCase):
                 if b.ends_epoch:
                     break
             self.assertEqual((b.epoch, n), (epoch, len(l)))
+
+    def test_two_iterators_at_once_share_what_comes(self):
+        l = self.loader(as_="dlpack")
+        a, b = iter(l), iter(l)
+        seen = []
+        for it in (a, b) * 1000:
+            batch = next(it, None)
+            if batch is None:
+                break
+            seen += ids(batch)
+        self.assertEqual(sorted(seen), list(range(200)))
+        self.assertEqual([next(a, None), next(b, None)], [None, None], "both are over, and take nothing of the next epoch")
+        self.assertEqual((l.epoch, l.step), (1, 0))
+
+    def test_leaving_the_loop_a_thousand_times_leaves_nothing(self):
+        l = self.loader(as_="dlpack")
+
+        def leave(n):
+            for _ in range(n):
+                for _, b in zip(range(3), l):
+                    pass
+        leave(50)
+        gc.collect()
+        before = [harness.footprint(p) for p in (os.getpid(), self.d.pid)]
+        leave(1000)
+        gc.collect()
+        after = [harness.footprint(p) for p in (os.getpid(), self.d.pid)]
+        for x, y in zip(before, after):
+            self.assertEqual((y["fds"], y["threads"]), (x["fds"], x["threads"]))
+            self.assertLess(y["rss_kb"] - x["rss_kb"], 512 if not harness.is_sanitized(os.getpid()) else 1 << 30)
+        self.assertEqual(l.stats()["slots_held"], 0)
+
+    def test_the_last_batch_of_an_epoch_has_the_rows_that_are_left(self):
+        self.data, self.samples = self.dataset([5] * 10, name="ten")
+        for _ in range(2):
+            l = self.loader(as_="dlpack", group="fixed", buckets=None, job="j%d" % _)
+            got = [(b.rows, b["input_ids"].shape[0], len(ids(b))) for b in l]
+            self.assertEqual(got, [(4, 4, 4), (4, 4, 4), (2, 2, 2)])
 
     def test_epoch_and_step_say_what_comes_next(self):
         l = self.loader(as_="dlpack")
@@ -246,6 +285,21 @@ class State(LoaderCase):
         self.assertIn(self.d.socket, str(e.exception))
         self.assertIsInstance(e.exception, ConnectionError)
 
+    def test_who_waits_when_the_daemon_is_killed_is_told_at_once_and_keeps_what_he_has(self):
+        l = self.loader(as_="dlpack", reconnect=0)
+        it, kept = iter(l), []
+        for _ in range(4):
+            kept.append(next(it))
+        want = [memoryview(b["input_ids"]).tolist() for b in kept]
+        threading.Timer(0.3, self.d.kill).start()
+        start = time.monotonic()
+        with self.assertRaises(stoker.Disconnected):
+            next(it)
+        self.assertLess(time.monotonic() - start, 5, "of the timeout of 300")
+        self.assertEqual([memoryview(b["input_ids"]).tolist() for b in kept], want)
+        kept.clear()
+        l.close()
+
 
 class Errors(LoaderCase):
     def test_names_of_other_loaders_are_answered_with_the_right_one(self):
@@ -265,6 +319,66 @@ class Errors(LoaderCase):
         self.assertIn(path, str(e.exception))
         sentence = stderr.strip().split(": ", 1)[1]
         self.assertIn(sentence, str(e.exception))
+
+    def damages(self):
+        """(what is wrong, bytes of a shard)"""
+        with open(os.path.join(self.data, "part-000.safetensors"), "rb") as f:
+            good = f.read()
+        size = struct.unpack("<Q", good[:8])[0]
+        header = json.loads(good[8:8 + size])
+
+        def with_header(change):
+            new = json.loads(json.dumps(header))
+            change(new)
+            text = json.dumps(new).encode()
+            return struct.pack("<Q", len(text)) + text + good[8 + size:]
+        name = next(k for k in header if k.endswith(".offsets"))
+        begin, end = (8 + size + i for i in header[name]["data_offsets"])
+        offsets = list(struct.unpack("<%dq" % ((end - begin) // 8), good[begin:end]))
+        offsets[3], offsets[4] = offsets[4], offsets[3] - 1
+        yield "empty", b""
+        yield "cut in its header", good[:size]
+        yield "cut in its data", good[:-100]
+        yield "no JSON", good[:8] + b"x" * size + good[8 + size:]
+        yield "of unknown type", with_header(lambda h: h[name].update(dtype="F128"))
+        yield "with data behind its end", with_header(lambda h: h[name].update(data_offsets=[0, 1 << 50]))
+        yield "with a wrong shape", with_header(lambda h: h[name].update(shape=[7]))
+        yield "without offsets", with_header(lambda h: h.pop(name))
+        yield "with offsets out of order", good[:begin] + struct.pack("<%dq" % len(offsets), *offsets) + good[end:]
+
+    def test_whatever_is_wrong_with_a_shard_its_sentence_and_class_arrive_and_one_line_is_logged(self):
+        for what, content in list(self.damages()):
+            path = self.path("damaged", "shard.safetensors")
+            os.makedirs(self.path("damaged"), exist_ok=True)
+            with open(path, "wb") as f:
+                f.write(content)
+            done = subprocess.run([harness.need("stoker"), "verify", path], capture_output=True, text=True)
+            sentence = next((line for line in (done.stdout + done.stderr).splitlines() if path in line), done).split(": ", 1)[1]
+            before = self.d.log().count(sentence)
+            with self.assertRaises(stoker.DataError, msg=what) as e:
+                self.loader(data=path)
+            self.assertIn(sentence, str(e.exception), what)
+            self.assertEqual(self.d.log().count(sentence), before + 1, what)
+            s = self.script("loader(sys.argv[1])", path)
+            status, _, err = s.end()
+            self.assertEqual((status, err.count("Traceback")), (1, 1), what)
+            self.assertIn("DataError: ", err.splitlines()[-1], what)
+
+    def test_a_shard_that_is_cut_while_it_is_read_is_named_after_all_good_batches(self):
+        self.data, self.samples = self.dataset([2000] * 400, name="cut")
+        l = self.loader(as_="dlpack", rows=1, buckets=1)
+        it = iter(l)
+        next(it)
+        path = os.path.join(self.data, "part-000.safetensors")
+        os.truncate(path, os.path.getsize(path) // 8)
+        with self.assertRaises(stoker.DataError) as e:
+            for b in it:
+                for i, row in zip(ids(b), memoryview(b["input_ids"]).tolist()):
+                    self.assertEqual(row, self.samples[i])
+        self.assertIn(path, str(e.exception))
+        with self.assertRaises(stoker.DataError) as again:
+            next(iter(l))
+        self.assertEqual(str(again.exception), str(e.exception))
 
     def test_no_shards_are_not_found(self):
         with self.assertRaises(FileNotFoundError) as e:

@@ -102,6 +102,23 @@ class Threads(LoaderCase):
             t.join(harness.SLOW)
         self.assertEqual(sorted(seen), list(range(200)))
 
+    def test_each_thread_may_have_its_own_loader(self):
+        counts, errors = [], []
+
+        def work(i):
+            try:
+                for epoch in range(2):
+                    with self.loader(as_="dlpack", job="t%d" % i) as l:
+                        counts.append(sum(b.rows for b in l))
+            except Exception as e:
+                errors.append(e)
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(harness.SLOW)
+        self.assertEqual((errors, counts), ([], [200] * 12))
+
     def test_several_loaders_live_in_one_process(self):
         loaders = [self.loader(as_="dlpack", job="job-%d" % i) for i in range(4)]
         for batches in zip(*loaders):
@@ -144,7 +161,63 @@ except stoker.LimitError as e: print(e)""")
         sum(1 for _ in it)
 
 
+    def test_an_attach_at_the_limit_of_descriptors_names_it_and_leaves_no_half(self):
+        s = self.script("""
+import resource
+keep = len(os.listdir("/proc/self/fd")) - 1
+said = set()
+for more in range(12):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (keep + more, 4096))
+    try:
+        l = loader()
+    except stoker.LimitError as e:
+        said.add("descriptor limit %d reached" % (keep + more) in str(e) or str(e))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+        assert len(os.listdir("/proc/self/fd")) - 1 == keep, os.listdir("/proc/self/fd")
+    else:
+        break
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+held = [b for _, b in zip(range(4), l)]
+before = len(os.listdir("/proc/self/fd"))
+more = [t for b in held for t in b.values() for _ in range(1000)]
+print(said, len(os.listdir("/proc/self/fd")) == before, more is not None)""")
+        status, out, err = s.end()
+        self.assertEqual((status, out), (0, "{True} True True\n"), err)
+        self.d.wait_idle()
+
+
 class Forks(LoaderCase):
+    @needs_torch
+    def test_workers_of_a_dataloader_are_told_and_the_parents_loader_goes_on(self):
+        s = self.script("""
+import torch
+class Data(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter(l)
+l = loader(as_="torch", epochs=1); it = iter(l); seen = next(it).sample_ids.tolist()
+try: list(torch.utils.data.DataLoader(Data(), batch_size=None, num_workers=1, multiprocessing_context="fork"))
+except stoker.ForkedError as e: print("Caught ForkedError" in str(e), "make one here" in str(e))
+class Own(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter(loader(as_="torch", job="worker", epochs=1))
+rows = [len(b["input_ids"]) for b in torch.utils.data.DataLoader(Own(), batch_size=None, num_workers=1,
+                                                               multiprocessing_context="fork")]
+for b in it: seen += b.sample_ids.tolist()
+print(sum(rows), sorted(seen) == list(range(200)))""")
+        status, out, err = s.end()
+        self.assertEqual((status, out), (0, "True True\n200 True\n"), err)
+
+    def test_a_program_that_is_started_meanwhile_does_not_keep_the_seat(self):
+        s = self.script("""
+import subprocess
+l = loader(); next(iter(l))
+p = subprocess.Popen(["sleep", "60"], close_fds=False)
+q = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: None, close_fds=False)
+l.close(); next(iter(loader(rows=5)))
+for x in p, q:
+    print([t for t in (os.readlink("/proc/%d/fd/%s" % (x.pid, f)) for f in os.listdir("/proc/%d/fd" % x.pid))
+           if "memfd" in t or "socket" in t or "eventfd" in t])
+    x.kill(); x.wait()""")
+        self.assertEqual(s.end(), (0, "[]\n[]\n", ""))
+
     def test_a_forked_child_is_told_and_the_parent_goes_on(self):
         s = self.script("""
 l = loader(epochs=1); it = iter(l); b = next(it); seen = list(memoryview(b.sample_ids))

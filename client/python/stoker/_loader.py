@@ -104,7 +104,7 @@ class Loader:
         How many batches the consumer fetches before it trains on them; state_dict() is behind by that.
     copy:
         True: tensors of their own memory, slots go back at once. None: only where it is needed, which
-        is for torch with several replicas.
+        is for torch and dlpack with several replicas.
     progress:
         Called with (stage, done, total) while the daemon opens the data.
 

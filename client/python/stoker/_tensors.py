@@ -34,7 +34,8 @@ def _torch(copy):
 
 
 def maker(as_, replicas, copy, on_device=False):
-    """copy None: only where a write could otherwise crash (torch, with several replicas of a rank)."""
+    """copy None: only where a write could otherwise crash: with several replicas of a rank, whose memory is
+    mapped read-only, for those that cannot be told so (torch, and who takes DLPack before version 1)."""
     if on_device:
         if copy:
             raise SpecError("copy=True: what comes to a device is a copy of its own")
@@ -50,4 +51,4 @@ def maker(as_, replicas, copy, on_device=False):
     if as_ == "cupy":
         import cupy
         return Maker(None, cupy.from_dlpack, None, False, False)
-    return Maker(None, None, None, True, bool(copy))
+    return Maker(None, None, None, True, replicas > 1 if copy is None else bool(copy))
