@@ -3,9 +3,10 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #define LIBRARY "libstoker-cuda.so.0"
 
@@ -26,10 +27,25 @@ static const char *resolve(void *library)
 	return NULL;
 }
 
+/* Beside libstoker, where both are installed; else by the run path and the system's rules. */
+static void *open_library(void)
+{
+	void *library = NULL;
+	char path[PATH_MAX];
+	const char *slash;
+	Dl_info info;
+
+	if (dladdr((void *)stk_client_open, &info) && (slash = strrchr(info.dli_fname, '/'))) {
+		snprintf(path, sizeof(path), "%.*s/" LIBRARY, (int)(slash - info.dli_fname),
+			 info.dli_fname);
+		library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	}
+	return library ? library : dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+}
+
 static int load(char *error, size_t size)
 {
-	/* By the run path of this extension, then by the system's rules. */
-	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	void *library = open_library();
 	const char *missing;
 
 	if (!library) {
