@@ -7,13 +7,13 @@
  * AVX-512's own conversion to BF16 is not used: it flushes subnormal numbers to zero.
  */
 #include "daemon/assemble/casts_isa.h"
+#ifndef STKD_PLAIN
+#include "daemon/assemble/halves.h"
+#endif
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
-#ifdef __F16C__
-#include <immintrin.h>
-#endif
 
 /* Loads. */
 
@@ -113,7 +113,7 @@ DEFINE_LOAD(load_f64_f16, uint16_t, double, (double)from_f16(x))
 DEFINE_LOAD(load_f64_bf16, uint16_t, double, (double)from_bf16(x))
 DEFINE_LOAD(load_f64_f32, float, double, (double)x)
 DEFINE_LOAD(load_f64_f64, double, double, x)
-#ifndef __F16C__
+#ifndef LANES
 DEFINE_LOAD(load_f32_f16, uint16_t, float, from_f16(x))
 #else
 static void load_f32_f16(void *restrict block, const void *restrict src, size_t n)
@@ -122,9 +122,8 @@ static void load_f32_f16(void *restrict block, const void *restrict src, size_t 
 	float *d = block;
 	size_t i = 0;
 
-	for (; i + 8 <= n; i += 8)
-		_mm256_storeu_ps(d + i,
-				 _mm256_cvtph_ps(_mm_loadu_si128((const void *)(s + 2 * i))));
+	for (; i + LANES <= n; i += LANES)
+		floats_put(d + i, floats_of_halves(s + 2 * i));
 	for (; i < n; i++) {
 		uint16_t half;
 
@@ -266,7 +265,8 @@ static inline uint32_t magnitude_of(float x)
 /* Finite, but at least `limit`: it would become infinite. */
 static inline bool is_over(float x, uint32_t limit)
 {
-	return magnitude_of(x) >= limit && magnitude_of(x) < INF32;
+	/* One comparison: compilers give up at two that are tied by &&. */
+	return magnitude_of(x) - limit < INF32 - limit;
 }
 
 static inline uint16_t to_bf16(float x, enum stkd_beyond beyond)
@@ -285,11 +285,12 @@ static inline uint16_t to_f16(float x, enum stkd_beyond beyond)
 	uint32_t normal = (u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13;
 	uint32_t small = bits_of(float_of(u) + 0.5f) - 0x3f000000u;
 	uint32_t half = u < 0x38800000u ? small : normal;
-	uint32_t over = beyond == STKD_SATURATE && u < INF32 ? 0x7bff : 0x7c00;
+	uint32_t lowered = beyond == STKD_SATURATE ? is_over(x, 0x477ff000u) : 0;
 
-	half = u >= 0x477ff000u ? over : half;
+	half = u >= 0x477ff000u ? 0x7c00 : half;
 	half = u > INF32 ? 0x7e00 | (u >> 13 & 0x3ff) : half;
-	return (uint16_t)(half | sign);
+	/* The largest number is one below infinity. */
+	return (uint16_t)((half - lowered) | sign);
 }
 
 static inline uint8_t to_e4m3(float x, enum stkd_beyond beyond)
@@ -326,16 +327,20 @@ static inline float odd_from_f64(double x)
 	return (double)f == x || x != x ? f : float_of(down | 1);
 }
 
-#define DEFINE_STORE_FLOAT(name, to, limit)                                                        \
-	DEFINE_STORE(store_f32_##name, uint32_t, float, to, to_##name(x, beyond),                  \
-		     is_over(x, limit))                                                            \
+#define DEFINE_STORE_F32_FLOAT(name, to, limit)                                                    \
+	DEFINE_STORE(store_f32_##name, uint32_t, float, to, to_##name(x, beyond), is_over(x, limit))
+
+#define DEFINE_STORE_F64_FLOAT(name, to, limit)                                                    \
 	DEFINE_STORE(store_f64_##name, uint64_t, double, to, to_##name(odd_from_f64(x), beyond),   \
 		     is_over(odd_from_f64(x), limit) || (fabs(x) > FLT_MAX && fabs(x) <= DBL_MAX))
 
-DEFINE_STORE_FLOAT(bf16, uint16_t, 0x7f7f8000u)
-DEFINE_STORE_FLOAT(f16, uint16_t, 0x477ff000u)
-DEFINE_STORE_FLOAT(e4m3, uint8_t, 0x43e80001u)
-DEFINE_STORE_FLOAT(e5m2, uint8_t, 0x47700000u)
+DEFINE_STORE_F32_FLOAT(bf16, uint16_t, 0x7f7f8000u)
+DEFINE_STORE_F64_FLOAT(bf16, uint16_t, 0x7f7f8000u)
+DEFINE_STORE_F64_FLOAT(f16, uint16_t, 0x477ff000u)
+DEFINE_STORE_F32_FLOAT(e4m3, uint8_t, 0x43e80001u)
+DEFINE_STORE_F64_FLOAT(e4m3, uint8_t, 0x43e80001u)
+DEFINE_STORE_F32_FLOAT(e5m2, uint8_t, 0x47700000u)
+DEFINE_STORE_F64_FLOAT(e5m2, uint8_t, 0x47700000u)
 DEFINE_STORE(store_f32_f32, uint32_t, float, float, x, 0)
 DEFINE_STORE(store_f32_f64, uint64_t, float, double, (double)x, 0)
 DEFINE_STORE(store_f64_f64, uint64_t, double, double, x, 0)
@@ -353,29 +358,41 @@ static inline float to_f32(double x, enum stkd_beyond beyond)
 DEFINE_STORE(store_f64_f32, uint64_t, double, float, to_f32(x, beyond),
 	     fabsf((float)x) > FLT_MAX && fabs(x) <= DBL_MAX)
 
-#ifdef __F16C__
-/* The processor's own conversion gives the same bits, subnormal and NaN too. */
-static bool store_f32_f16_ieee(void *restrict dst, const void *restrict block, size_t n)
+#ifndef LANES
+DEFINE_STORE_F32_FLOAT(f16, uint16_t, 0x477ff000u)
+#else
+static inline bool store_f32_f16(void *restrict dst, const void *restrict block, size_t n,
+				 enum stkd_beyond beyond)
 {
 	const uint8_t *s = block;
 	uint16_t *d = dst;
+	uint32_t any = 0;
 	size_t i = 0;
 
-	for (; i + 8 <= n; i += 8) {
-		__m256 x = _mm256_loadu_ps((const void *)(s + 4 * i));
+	for (; i + LANES <= n; i += LANES) {
+		floats x = floats_at(s + 4 * i);
 
-		_mm_storeu_si128((void *)(d + i), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+		halves_put(d + i, beyond == STKD_SATURATE ? floats_lower(x, &any) : x);
 	}
 	for (; i < n; i++) {
 		float x;
 
 		memcpy(&x, s + 4 * i, sizeof(x));
-		d[i] = to_f16(x, STKD_WRAP);
+		d[i] = to_f16(x, beyond);
+		any |= is_over(x, 0x477ff000u);
 	}
-	return false;
+	return beyond == STKD_SATURATE && any;
 }
-#else
-#define store_f32_f16_ieee store_f32_f16_wrap
+
+static bool store_f32_f16_saturate(void *restrict dst, const void *restrict block, size_t n)
+{
+	return store_f32_f16(dst, block, n, STKD_SATURATE);
+}
+
+static bool store_f32_f16_wrap(void *restrict dst, const void *restrict block, size_t n)
+{
+	return store_f32_f16(dst, block, n, STKD_WRAP);
+}
 #endif
 
 /* Arithmetic on blocks. */
@@ -464,26 +481,17 @@ static inline uint16_t number_to_bf16(float x)
 
 DEFINE_PIXELS(f32, float, x)
 DEFINE_PIXELS(bf16, uint16_t, number_to_bf16(x))
-#ifdef __F16C__
-static inline __m256 eight_pixels(const uint8_t *s, __m256 scale, __m256 bias)
-{
-	__m256 x = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)s)));
-
-	return _mm256_add_ps(_mm256_mul_ps(x, scale), bias);
-}
-
+#ifdef LANES
 static void pixels_f16(void *restrict dst, const void *restrict src, size_t n, float scale,
 		       float bias)
 {
-	__m256 scales = _mm256_set1_ps(scale), biases = _mm256_set1_ps(bias);
+	floats scales = floats_all(scale), biases = floats_all(bias);
 	const uint8_t *s = src;
 	uint16_t *d = dst;
 	size_t i = 0;
 
-	for (; i + 8 <= n; i += 8)
-		_mm_storeu_si128((void *)(d + i),
-				 _mm256_cvtps_ph(eight_pixels(s + i, scales, biases),
-						 _MM_FROUND_TO_NEAREST_INT));
+	for (; i + LANES <= n; i += LANES)
+		halves_put(d + i, floats_affine(floats_of_bytes(s + i), scales, biases));
 	for (; i < n; i++)
 		d[i] = to_f16((float)s[i] * scale + bias, STKD_WRAP);
 }
@@ -495,11 +503,9 @@ static void pixels_in_turn_f16(void *restrict dst, const void *restrict src, siz
 	uint16_t *d = dst;
 	size_t i = 0;
 
-	for (; i + 8 <= n; i += 8)
-		_mm_storeu_si128((void *)(d + i),
-				 _mm256_cvtps_ph(eight_pixels(s + i, _mm256_loadu_ps(scale + i),
-							      _mm256_loadu_ps(bias + i)),
-						 _MM_FROUND_TO_NEAREST_INT));
+	for (; i + LANES <= n; i += LANES)
+		halves_put(d + i, floats_affine(floats_of_bytes(s + i), floats_at(scale + i),
+						floats_at(bias + i)));
 	for (; i < n; i++)
 		d[i] = to_f16((float)s[i] * scale[i] + bias[i], STKD_WRAP);
 }
@@ -591,10 +597,7 @@ const struct stkd_casts
 							[STK_DTYPE_I8] = BOTH(store_f32_i8),
 							[STK_DTYPE_U16] = BOTH(store_f32_u16),
 							[STK_DTYPE_I16] = BOTH(store_f32_i16),
-							[STK_DTYPE_F16] =
-								{[STKD_SATURATE] =
-									 store_f32_f16_saturate,
-								 [STKD_WRAP] = store_f32_f16_ieee},
+							[STK_DTYPE_F16] = BOTH(store_f32_f16),
 							[STK_DTYPE_BF16] = BOTH(store_f32_bf16),
 							[STK_DTYPE_F32] = BOTH(store_f32_f32),
 							[STK_DTYPE_F64] = BOTH(store_f32_f64),

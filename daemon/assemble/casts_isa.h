@@ -25,5 +25,10 @@ extern const struct stkd_casts stkd_casts_avx2, stkd_casts_avx512;
 extern const struct stkd_rows stkd_rows_avx2, stkd_rows_avx512;
 extern const struct stkd_planes stkd_planes_avx2, stkd_planes_avx512;
 #endif
+#ifdef __aarch64__
+extern const struct stkd_casts stkd_casts_neon;
+extern const struct stkd_rows stkd_rows_neon;
+extern const struct stkd_planes stkd_planes_neon;
+#endif
 
 #endif

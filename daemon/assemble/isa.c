@@ -2,47 +2,61 @@
 /* Which kernels this processor runs. No state but what the compiler's library keeps; any thread. */
 #include "daemon/assemble/casts_isa.h"
 
-/* All of the level that a file was compiled for, not one of its parts. */
-static bool has_avx512(void)
+/* All of the level that a file was compiled for, not one of its parts. Best ones first. */
+#if defined(__x86_64__)
+static bool has_first(void)
 {
-#ifdef __x86_64__
 	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 	       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
 	       __builtin_cpu_supports("avx512vl");
-#else
-	return false;
-#endif
 }
 
-static bool has_avx2(void)
+static bool has_second(void)
 {
-#ifdef __x86_64__
 	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
 	       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-#else
-	return false;
-#endif
 }
 
-#ifdef __x86_64__
 #define OF(kind)                                                                                   \
 	{                                                                                          \
 		&stkd_##kind##_avx512, &stkd_##kind##_avx2, &stkd_##kind##_portable                \
 	}
 #else
+static bool has_first(void)
+{
+	return false;
+}
+
+#ifdef __aarch64__
+static bool has_second(void)
+{
+	return true; /* no processor of the kind is without NEON */
+}
+
+#define OF(kind)                                                                                   \
+	{                                                                                          \
+		NULL, &stkd_##kind##_neon, &stkd_##kind##_portable                                 \
+	}
+#else
+static bool has_second(void)
+{
+	return false;
+}
+
 #define OF(kind)                                                                                   \
 	{                                                                                          \
 		NULL, NULL, &stkd_##kind##_portable                                                \
 	}
+#endif
 #endif
 
 static size_t list(const void *const all[3], const void *ret[3])
 {
 	size_t n = 0;
 
-	if (has_avx512())
+	if (has_first())
 		ret[n++] = all[0];
-	if (has_avx2())
+	if (has_second())
 		ret[n++] = all[1];
 	ret[n++] = all[2];
 	return n;

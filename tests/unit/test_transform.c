@@ -405,7 +405,7 @@ static void check_list(const struct stkd_assembly *assembly, const uint8_t *who,
 }
 
 /* What is fine in one field and bad in another is masked in both, in the same rows each time. */
-static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
+static void quarantine(bool listed)
 {
 	struct stk_spec_field fields[] = {
 		{.name = (char *)"feats",
@@ -432,7 +432,6 @@ static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
 	uint32_t bad = 0;
 	uint8_t *slot;
 
-	(void)state;
 	for (uint64_t i = 0; i < SAMPLES; i++)
 		ids[i] = i;
 	assert_int_equal(stkd_assembly_new(&spec, &fake.dataset, LONGEST, &assembly, &err), 0);
@@ -462,9 +461,22 @@ static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
 	}
 	assert_in_range(bad, 1, SAMPLES - 1);
 	assert_int_equal(result.rows_bad, bad);
-	check_list(assembly, slot + layout.fields[2].offset, bad);
+	if (listed)
+		check_list(assembly, slot + layout.fields[2].offset, bad);
 	free(slot);
 	stkd_assembly_free(assembly);
+}
+
+static void a_bad_sample_in_quarantine_is_a_masked_row(void **state)
+{
+	(void)state;
+	quarantine(false);
+}
+
+static void samples_in_quarantine_are_listed_with_their_places(void **state)
+{
+	(void)state;
+	quarantine(true);
 }
 
 static void what_does_not_fit_the_field_is_refused_with_its_numbers(void **state)
@@ -519,6 +531,7 @@ int main(void)
 		cmocka_unit_test(draws_cover_their_range_evenly),
 		cmocka_unit_test(a_value_out_of_range_names_shard_sample_and_field),
 		cmocka_unit_test(a_bad_sample_in_quarantine_is_a_masked_row),
+		cmocka_unit_test(samples_in_quarantine_are_listed_with_their_places),
 		cmocka_unit_test(a_value_that_the_mask_hides_is_not_out_of_range),
 		cmocka_unit_test(what_does_not_fit_the_field_is_refused_with_its_numbers),
 	};
