@@ -149,9 +149,26 @@ int stk_client_shapes(const struct stk_client *c, struct stk_shape *shapes, uint
 {
 	uint32_t n = STK_MIN(room, c->schema->nshapes);
 
-	if (n)
-		memcpy(shapes, c->schema->shapes, n * sizeof(*shapes));
+	for (uint32_t i = 0; i < n; i++) {
+		const struct stk_shape_info *of = &c->schema->shapes[i];
+
+		shapes[i] = (struct stk_shape){of->edge, of->rows, of->width_min, of->width_max,
+					       of->width_multiple};
+	}
 	return (int)c->schema->nshapes;
+}
+
+int stk_client_shape(const struct stk_client *c, uint32_t i, struct stk_shape_info *ret)
+{
+	size_t size = STK_MIN(ret->size, sizeof(*ret));
+
+	if (size < sizeof(ret->size))
+		return -EINVAL;
+	if (i >= c->schema->nshapes)
+		return -ERANGE;
+	memcpy(ret, &c->schema->shapes[i], size);
+	ret->size = size;
+	return 0;
 }
 
 static void fill_counts(struct stk_client_info *i, const struct stk__schema *schema)

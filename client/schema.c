@@ -110,12 +110,16 @@ static int parse_shapes(struct stk__schema *schema, uint32_t nclasses, struct st
 	for (uint32_t i = 0; i < nclasses; i++) {
 		const json_t *c = json_array_get(list, i);
 
-		schema->shapes[i] = (struct stk_shape){
+		schema->shapes[i] = (struct stk_shape_info){
+			.size = sizeof(struct stk_shape_info),
 			.edge = number32(c, "edge"),
 			.rows = number32(c, "rows"),
 			.width_min = number32(c, "width_min"),
 			.width_max = number32(c, "width_max"),
 			.width_multiple = number32(c, "width_multiple"),
+			.edge2 = number32(c, "edge2"),
+			.width2_min = number32(c, "width2_min"),
+			.width2_max = number32(c, "width2_max"),
 		};
 	}
 	schema->nshapes = nclasses;

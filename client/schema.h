@@ -30,7 +30,7 @@ struct stk__schema {
 	json_t *root;
 	uint32_t nfields, nshapes;
 	struct stk__field fields[STK_SHM_MAX_FIELDS];
-	struct stk_shape *shapes;
+	struct stk_shape_info *shapes;
 	const char *stream, *job; /* in root; "" when missing */
 };
 

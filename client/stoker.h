@@ -236,6 +236,19 @@ struct stk_shape {
 STK_PUBLIC int stk_client_shapes(const struct stk_client *client, struct stk_shape *shapes,
 				 uint32_t room);
 
+struct stk_shape_info {
+	size_t size; /* set by the caller before stk_client_shape() */
+	uint32_t edge, rows;
+	uint32_t width_min, width_max, width_multiple;
+	uint32_t edge2, width2_min, width2_max; /* of the second length; 0: there is one */
+};
+/*
+ * One shape class, counted from 0 as in stk_batch_info, both lengths of it. Return: 0; -ERANGE there is none of
+ * this number; -EINVAL size is not set.
+ */
+STK_PUBLIC int stk_client_shape(const struct stk_client *client, uint32_t i,
+				struct stk_shape_info *ret);
+
 struct stk_client_info {
 	size_t size;                       /* set by the caller */
 	uint64_t samples, steps_per_epoch; /* steps 0: no epochs, or each has its own number */

@@ -97,6 +97,9 @@ class TwoLengths(Case):
         told = json.loads(control[start:control.find(b"\0", start)])["classes"]
         self.assertEqual([(c["edge"], c["edge2"], c["width2_max"]) for c in told],
                          [(f, t, t) for f, t in EDGES])
+        names = ("edge", "rows", "width_min", "width_max", "width_multiple", "edge2", "width2_min", "width2_max")
+        t = self.attached(d, self.data, job="shapes", keys=self.keys[:4])
+        self.assertEqual([dict(zip(names, s)) for s in t.do("shapes")["shapes"]], told)
         plan = json.loads(self.stoker("plan", self.data, "--json", *self.keys[:4]))
         self.assertEqual(plan["classes"], told)
         text = self.stoker("plan", self.data, "pad_to=edge", *self.keys[:4])

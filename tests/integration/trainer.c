@@ -341,14 +341,13 @@ static void command_poll(struct trainer *t, char *arg)
 
 static void command_shapes(struct trainer *t, char *arg)
 {
-	struct stk_shape shapes[256];
-	int n = stk_client_shapes(t->client, shapes, 256);
+	struct stk_shape_info s = {.size = sizeof(s)};
 
 	(void)arg;
-	printf("\"r\":%d,\"shapes\":[", n < 0 ? n : 0);
-	for (int i = 0; i < n && i < 256; i++)
-		printf("%s[%u,%u,%u,%u,%u]", i ? "," : "", shapes[i].edge, shapes[i].rows,
-		       shapes[i].width_min, shapes[i].width_max, shapes[i].width_multiple);
+	printf("\"r\":0,\"shapes\":[");
+	for (uint32_t i = 0; stk_client_shape(t->client, i, &s) == 0; i++)
+		printf("%s[%u,%u,%u,%u,%u,%u,%u,%u]", i ? "," : "", s.edge, s.rows, s.width_min,
+		       s.width_max, s.width_multiple, s.edge2, s.width2_min, s.width2_max);
 	putchar(']');
 }
 

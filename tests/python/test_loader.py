@@ -551,6 +551,20 @@ class Shapes(LoaderCase):
             self.assertTrue(s.width_min <= b.width <= s.width_max)
             self.assertEqual(b.width % s.width_multiple, 0)
 
+    def test_shapes_have_both_widths_where_there_are_two_lengths(self):
+        self.assertEqual({(s.edge2, s.width2_min, s.width2_max) for s in self.loader(as_="dlpack").shapes()}, {(0, 0, 0)})
+        data = self.path("speech")
+        os.makedirs(data)
+        tensors = harness.ragged("frames", [harness.tokens(i, 1 + i % 30) for i in range(60)])
+        tensors.update(harness.ragged("text", [harness.tokens(i, 1 + i % 5) for i in range(60)]))
+        harness.write_shard(os.path.join(data, "a.safetensors"), tensors)
+        l = self.loader(as_="dlpack", job="two", data=data, length=["frames", "text"], buckets=None,
+                        edges=[[16, [3, 6]], [32, [8]]], multiple_of=2)
+        self.assertEqual([(s.edge, s.edge2, s.width2_max) for s in l.shapes()], [(16, 3, 3), (16, 6, 6), (32, 8, 8)])
+        for b in l:
+            s = l.shapes()[b.shape_class]
+            self.assertTrue(s.width2_min <= b["text"].shape[1] <= s.width2_max)
+
     @needs_torch
     def test_examples_are_one_of_each_shape_largest_first_and_consume_nothing(self):
         l = self.loader(as_="torch")

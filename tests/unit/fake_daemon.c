@@ -29,7 +29,8 @@ static const char schema[] =
 	"{\"stream\":\"fake\",\"job\":\"j\",\"epochs\":2,\"fields\":["
 	"{\"name\":\"ids\",\"dtype\":\"I32\",\"kind\":\"ragged\",\"shape\":[]},"
 	"{\"name\":\"image\",\"dtype\":\"U8\",\"kind\":\"fixed\",\"shape\":[2,3]}],"
-	"\"classes\":[{\"edge\":8,\"rows\":3,\"width_min\":8,\"width_max\":8,\"width_multiple\":8}]"
+	"\"classes\":[{\"edge\":8,\"rows\":3,\"width_min\":8,\"width_max\":8,\"width_multiple\":8,"
+	"\"edge2\":5,\"width2_min\":2,\"width2_max\":4}]"
 	","
 	"\"counts\":{\"samples\":10,\"steps\":4,\"truncated\":1},\"fingerprint\":\"00\","
 	"\"spec\":{\"rows\":3,\"data\":[{\"path\":\"/d\"}]}}";

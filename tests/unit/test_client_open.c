@@ -436,6 +436,36 @@ static void what_was_announced_can_be_asked_for(void **state)
 	assert_int_equal(shape.width_max, 8);
 }
 
+static void a_shape_is_told_as_far_as_the_caller_knows_it(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_shape_info info = {.size = sizeof(info)};
+
+	assert_int_equal(open_client(f), 0);
+	assert_int_equal(stk_client_shape(f->client, 0, &info), 0);
+	assert_int_equal(info.size, sizeof(info));
+	assert_int_equal(info.edge, 8);
+	assert_int_equal(info.rows, 3);
+	assert_int_equal(info.width_min, 8);
+	assert_int_equal(info.width_max, 8);
+	assert_int_equal(info.width_multiple, 8);
+	assert_int_equal(info.edge2, 5);
+	assert_int_equal(info.width2_min, 2);
+	assert_int_equal(info.width2_max, 4);
+	assert_int_equal(stk_client_shape(f->client, 1, &info), -ERANGE);
+	info.size = sizeof(info.size) - 1;
+	assert_int_equal(stk_client_shape(f->client, 0, &info), -EINVAL);
+	/* Built against an older header, and against a newer one. */
+	info = (struct stk_shape_info){.size = offsetof(struct stk_shape_info, edge2), .edge2 = 99};
+	assert_int_equal(stk_client_shape(f->client, 0, &info), 0);
+	assert_int_equal(info.width_multiple, 8);
+	assert_int_equal(info.edge2, 99);
+	info.size = 4096;
+	assert_int_equal(stk_client_shape(f->client, 0, &info), 0);
+	assert_int_equal(info.size, sizeof(info));
+	assert_int_equal(info.edge2, 5);
+}
+
 static void what_was_asked_for_and_is_not_so_can_be_read(void **state)
 {
 	struct fixture *f = *state;
@@ -521,6 +551,7 @@ int main(void)
 		TEST(silence_ends_in_a_timeout),
 		TEST(progress_is_passed_on_and_counts_as_a_sign_of_life),
 		TEST(what_was_announced_can_be_asked_for),
+		TEST(a_shape_is_told_as_far_as_the_caller_knows_it),
 		TEST(what_was_asked_for_and_is_not_so_can_be_read),
 		TEST(attaching_again_and_again_leaves_nothing_behind),
 		TEST(the_device_is_told_when_there_is_one),

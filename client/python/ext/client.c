@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHAPES_MAX 4096
-
 static PyTypeObject *client_type, *epoch_type;
 static _Atomic unsigned forks;
 
@@ -370,19 +368,17 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 static PyObject *client_shapes(PyObject *self, PyObject *unused)
 {
 	struct client *c = (struct client *)self;
-	struct stk_shape shapes[SHAPES_MAX];
+	struct stk_shape_info s = {.size = sizeof(s)};
 	PyObject *list;
-	int n;
 
 	(void)unused;
 	if (!client_usable(c))
 		return NULL;
-	n = stk_client_shapes(c->client, shapes, SHAPES_MAX);
 	list = PyList_New(0);
-	for (int i = 0; list && i < n && i < SHAPES_MAX; i++) {
-		PyObject *item = Py_BuildValue("(IIIII)", shapes[i].edge, shapes[i].rows,
-					       shapes[i].width_min, shapes[i].width_max,
-					       shapes[i].width_multiple);
+	for (uint32_t i = 0; list && stk_client_shape(c->client, i, &s) == 0; i++) {
+		PyObject *item = Py_BuildValue("(IIIIIIII)", s.edge, s.rows, s.width_min,
+					       s.width_max, s.width_multiple, s.edge2,
+					       s.width2_min, s.width2_max);
 
 		if (!item || PyList_Append(list, item) < 0)
 			Py_CLEAR(list);
@@ -491,7 +487,8 @@ static PyMethodDef client_methods[] = {
 	{"seek", client_seek, METH_VARARGS,
 	 "seek(state)\n--\n\nContinues after a state; None: anew."},
 	{"shapes", client_shapes, METH_NOARGS,
-	 "shapes()\n--\n\n[(edge, rows, width_min, width_max, width_multiple)]"},
+	 "shapes()\n--\n\n[(edge, rows, width_min, width_max, width_multiple, edge2, "
+	 "width2_min, width2_max)]"},
 	{"info", client_info, METH_NOARGS, "info()\n--\n\nDict of what the library tells."},
 	{"position", client_position, METH_NOARGS,
 	 "position()\n--\n\n(any, epoch, step, last_micro, ended) of the last batch."},

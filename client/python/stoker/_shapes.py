@@ -13,12 +13,18 @@ NUMPY = dict(TORCH, BF16="uint16", F8_E4M3="uint8", F8_E5M2="uint8")
 
 
 class Shape(NamedTuple):
-    """One shape class: rows, and the padded widths that its batches can have."""
+    """One shape class: rows, and the padded widths that its batches can have.
+
+    edge2, width2_min and width2_max are those of the second length, and 0 where there is one.
+    """
     edge: int
     rows: int
     width_min: int
     width_max: int
     width_multiple: int
+    edge2: int = 0
+    width2_min: int = 0
+    width2_max: int = 0
 
 
 def _convert(as_, dtype, array):
