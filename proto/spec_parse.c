@@ -290,7 +290,8 @@ static const struct stk_key_hint hints[] = {
 	{"prefetch_factor", "use prefetch"},
 	{"buffer_size", "use prefetch"},
 	{"pin_memory",
-	 "not needed, batches are always in page-locked memory (lock: require insists on it)"},
+	 "not needed, batches are always in page-locked memory (lock: require insists on it); "
+	 "for a GPU, Python has Loader(device=...) and Loader(pin=True)"},
 	{"persistent_workers", "not needed, the daemon's workers always persist"},
 	{"bucket_boundaries", "use edges"},
 	{"bucket_boundaries_sec", "use edges"},
