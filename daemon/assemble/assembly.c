@@ -16,7 +16,7 @@
 
 #define LOOK_MS    20
 #define AHEAD      2   /* rows from the one that is fetched to the one that is written */
-#define PREFETCHED 256 /* bytes */
+#define PREFETCHED 1024 /* bytes */
 
 /* A row as the writers see it; a masked one has no extents. */
 struct row {

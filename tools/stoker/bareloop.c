@@ -10,6 +10,11 @@
 #include <immintrin.h>
 #endif
 
+#ifdef __x86_64__
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLONES
+#endif
 #define AHEAD 2 /* rows whose first lines are fetched before they are needed */
 
 #define DEFINE_LOOP(from, to)                                                                      \
@@ -182,8 +187,8 @@ static inline size_t length_of(const struct bareloop *loop, const struct bare_ba
 }
 
 #define DEFINE_TRIPLE(from, to, mask)                                                              \
-	static void triple_##from##_##to##_##mask(const struct bareloop *loop,                     \
-						  const struct bare_batch *batch, uint8_t *slot)   \
+	CLONES static void triple_##from##_##to##_##mask(                                          \
+		const struct bareloop *loop, const struct bare_batch *batch, uint8_t *slot)        \
 	{                                                                                          \
 		const struct bare_field *f = loop->fields;                                         \
 		size_t width = batch->width;                                                       \
