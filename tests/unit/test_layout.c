@@ -47,7 +47,7 @@ static void fields_lie_in_order_each_aligned_and_lists_behind_them(void **state)
 {
 	struct fake_dataset fake;
 	struct stkd_assembly *assembly;
-	struct stkd_layout l, again;
+	struct stkd_layout l = {.size = 0}, again = l; /* zeros, also behind the fields there are */
 	/* notes are 30 long, rounded up to 32 */
 	static const uint64_t sizes[] = {3 * 12 * 8, 3 * 32, 3 * 15, 3 * 12, 3 * 32, 3 * 4, 3 * 8};
 	static const uint32_t widths[] = {12, 32, 0, 12, 32, 0, 0};

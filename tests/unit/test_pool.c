@@ -17,6 +17,14 @@
 
 #include "daemon/assemble/pool.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED
+#endif
+#endif
+
 /* A task that marks its rows in plain memory, so that a race or a row run twice shows. */
 struct job {
 	struct stkd_task task;
@@ -474,7 +482,7 @@ static void a_pool_that_cannot_start_says_how_far_it_came(void **state)
 	int r;
 
 	(void)state;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SANITIZED
 	print_message("skipped: sanitizers need the address space that this limits\n");
 	skip();
 #endif
