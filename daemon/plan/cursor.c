@@ -265,13 +265,18 @@ size_t stkd_packed_cursor_encode(const struct stkd_packed_cursor *cursor,
 	size += put_number(out + size, cursor->step);
 	size += put_number(out + size, cursor->at);
 	size += put_number(out + size, cursor->in);
+	if (cursor->parts) {
+		size += put_number(out + size, cursor->parts);
+		size += put_number(out + size, cursor->before);
+	}
 	return seal(out, size);
 }
 
 int stkd_packed_cursor_decode(const void *data, size_t size, struct stkd_packed_cursor *ret,
 			      struct stk_err *err)
 {
-	struct stkd_packed_cursor cursor;
+	struct stkd_packed_cursor cursor = {0};
+	bool spread;
 	struct reader reader = {0};
 	uint64_t version;
 	int r = open_reader(data, size, &reader, err);
@@ -287,7 +292,13 @@ int stkd_packed_cursor_decode(const void *data, size_t size, struct stkd_packed_
 	cursor.step = get_number(&reader);
 	cursor.at = get_number(&reader);
 	cursor.in = get_number(&reader);
-	if (reader.bad || reader.at != reader.end || (!cursor.step && (cursor.at || cursor.in)))
+	spread = reader.at != reader.end;
+	if (spread) {
+		cursor.parts = get_number(&reader);
+		cursor.before = get_number(&reader);
+	}
+	if (reader.bad || reader.at != reader.end || (!cursor.step && (cursor.at || cursor.in)) ||
+	    (spread && (!cursor.in || cursor.parts > UINT32_MAX || cursor.before >= cursor.parts)))
 		return stk_err_set(err, -EINVAL, "cursor: malformed");
 	*ret = cursor;
 	return 0;

@@ -41,12 +41,14 @@ int stkd_cursor_decode(const void *data, size_t size, struct stkd_cursor *ret, s
 /*
  * The cursor of packed rows: {version, epoch, step, at, in}, in the same spelling. The first row that
  * was not delivered is number `in` of window `at`, or begins with token `in` of the sample at
- * position `at`. Step 0: both are 0.
+ * position `at`. Step 0: both are 0. Of flat packs that another world left within their last window,
+ * {parts, before} follow: what its rows were spread for.
  */
 #define STKD_CURSOR_PACKED 64 /* its version; those of the other kind stay below */
 
 struct stkd_packed_cursor {
 	uint64_t epoch, step, at, in;
+	uint64_t parts, before; /* parts 0: left out */
 };
 
 size_t stkd_packed_cursor_encode(const struct stkd_packed_cursor *cursor,

@@ -27,6 +27,11 @@ struct packed_iter {
 	struct stkd_packer *packer;
 	uint64_t window; /* the next one */
 	uint64_t taken;  /* rows of it that were delivered before the iterator began there */
+	/* What the last window of flat packs is spread for: parts, and rows before it (less than these).
+	 * Begun in another world it is spread as there. */
+	uint32_t spread_parts;
+	uint64_t spread_before;
+	bool elsewhere;
 	/* Group concat. */
 	struct stkd_concat concat;
 	struct stkd_reshape reshape;
@@ -41,7 +46,7 @@ static int begin(struct packed_iter *iter, uint64_t epoch)
 {
 	iter->epoch = epoch;
 	iter->step = iter->window = iter->taken = 0;
-	iter->ended = false;
+	iter->ended = iter->elsewhere = false;
 	stkd_rows_clear(&iter->queue);
 	stkd_concat_begin(&iter->concat);
 	return stkd_source_begin(iter->source, epoch);
@@ -64,11 +69,27 @@ static int add_sample(struct packed_iter *iter, const struct stkd_arrival *arriv
 	return r;
 }
 
+/* Is the last window spread so that no part of the last step lacks a row? */
+static bool fills_last(const struct packed_iter *iter)
+{
+	const struct stk_spec *spec = iter->plan->spec;
+
+	return spec->flat && spec->tail == STK_TAIL_SHORT;
+}
+
+/* The window that comes next begins behind the rows that wait, or in the middle of a step. */
+static void spread_here(struct packed_iter *iter)
+{
+	uint64_t before = stkd_rows_waiting(&iter->queue) + iter->parts - iter->taken % iter->parts;
+
+	iter->spread_parts = iter->parts;
+	iter->spread_before = before % iter->parts;
+}
+
 static int fill_window(struct packed_iter *iter)
 {
 	const struct stk_spec *spec = iter->plan->spec;
 	uint64_t left = spec->window ? spec->window : UINT64_MAX;
-	uint64_t before = stkd_rows_waiting(&iter->queue) + iter->parts - iter->taken % iter->parts;
 	struct stkd_arrival arrival;
 	uint32_t rows;
 	bool fills; /* the last window fills the last step of flat packs */
@@ -80,9 +101,11 @@ static int fill_window(struct packed_iter *iter)
 	if (r < 0)
 		return r;
 	iter->ended = iter->source->position == iter->source->end;
-	fills = spec->flat && iter->ended && spec->tail == STK_TAIL_SHORT;
-	r = stkd_packer_rows(iter->packer, stkd_packing_spread(spec, fills), before,
-			     fills ? iter->parts : 1, &rows);
+	fills = iter->ended && fills_last(iter);
+	if (!iter->elsewhere)
+		spread_here(iter);
+	r = stkd_packer_rows(iter->packer, stkd_packing_spread(spec, fills), iter->spread_before,
+			     fills ? iter->spread_parts : 1, &rows);
 	if (r == 0)
 		r = stkd_packer_take(iter->packer, iter->window, &iter->queue);
 	if (r < 0)
@@ -255,6 +278,24 @@ static int jump(struct packed_iter *iter, const struct stkd_mark *mark)
 	return fill(iter, 1);
 }
 
+/* Goes to where the cursor is. */
+static int go_to(struct packed_iter *iter, const struct stkd_packed_cursor *cursor)
+{
+	int r;
+
+	if (cursor->parts && !fills_last(iter))
+		return -EINVAL;
+	iter->elsewhere = cursor->parts;
+	if (iter->elsewhere) {
+		iter->spread_parts = (uint32_t)cursor->parts;
+		iter->spread_before = cursor->before;
+	}
+	r = jump(iter, &(struct stkd_mark){cursor->at, cursor->in});
+	if (r == 0 && iter->packer && !stkd_rows_waiting(&iter->queue) && iter->ended)
+		r = -EINVAL;
+	return r == 0 && iter->elsewhere && !iter->ended ? -EINVAL : r;
+}
+
 static int resume(struct stkd_iter *head, const void *data, size_t size, struct stk_err *err)
 {
 	struct packed_iter *iter = of(head);
@@ -264,11 +305,8 @@ static int resume(struct stkd_iter *head, const void *data, size_t size, struct 
 	if (r < 0)
 		return r;
 	r = begin(iter, cursor.epoch);
-	if (r == 0 && cursor.step) {
-		r = jump(iter, &(struct stkd_mark){cursor.at, cursor.in});
-		if (r == 0 && iter->packer && !stkd_rows_waiting(&iter->queue) && iter->ended)
-			r = -EINVAL;
-	}
+	if (r == 0 && cursor.step)
+		r = go_to(iter, &cursor);
 	if (r == -ENOMEM)
 		return stk_err_set(err, r, "no memory for a window of samples");
 	if (r < 0)
@@ -289,9 +327,10 @@ static struct stkd_mark mark_of(const struct packed_iter *iter)
 	return (struct stkd_mark){iter->concat.position, iter->concat.offset};
 }
 
-static size_t cursor_of(const struct stkd_iter *head, uint8_t out[STK_SHM_CURSOR_MAX])
+/* @elsewhere: for an iterator of another world. */
+static size_t encode(const struct packed_iter *iter, bool elsewhere,
+		     uint8_t out[STK_SHM_CURSOR_MAX])
 {
-	const struct packed_iter *iter = (const struct packed_iter *)head;
 	struct stkd_packed_cursor cursor = {.epoch = iter->epoch, .step = iter->step};
 
 	if (iter->step) {
@@ -300,24 +339,31 @@ static size_t cursor_of(const struct stkd_iter *head, uint8_t out[STK_SHM_CURSOR
 		cursor.at = mark.at;
 		cursor.in = mark.in;
 	}
+	/* Within the last window: its rows are what they are. */
+	if (elsewhere && cursor.in && iter->ended && cursor.at + 1 == iter->window) {
+		cursor.parts = iter->spread_parts;
+		cursor.before = iter->spread_before;
+	}
 	return stkd_packed_cursor_encode(&cursor, out);
 }
 
+static size_t cursor_of(const struct stkd_iter *head, uint8_t out[STK_SHM_CURSOR_MAX])
+{
+	const struct packed_iter *iter = (const struct packed_iter *)head;
+
+	return encode(iter, iter->elsewhere, out);
+}
+
 /*
- * Windows and streams are the same in every world, and so are the places in them; but how the last
- * window of flat packs is spread is not.
+ * Windows and streams are the same in every world, and so are the places in them, but for how the
+ * last window of flat packs is spread: where that was begun, it stays as it is.
  */
 static int adopt(struct stkd_iter *head, const struct stkd_iter *other, struct stk_err *err)
 {
 	const struct packed_iter *from = (const struct packed_iter *)other;
-	const struct stk_spec *spec = from->plan->spec;
 	uint8_t bytes[STK_SHM_CURSOR_MAX];
 
-	if (from->step && spec->flat && spec->tail == STK_TAIL_SHORT)
-		return stk_err_set(err, -EINVAL,
-				   "flat packs go on in another world only from the beginning of "
-				   "an epoch, or with tail: pad or drop");
-	return resume(head, bytes, cursor_of(other, bytes), err);
+	return resume(head, bytes, encode(from, fills_last(from), bytes), err);
 }
 
 static void where(const struct stkd_iter *head, uint64_t *ret_epoch, uint64_t *ret_step)

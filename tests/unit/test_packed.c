@@ -515,6 +515,10 @@ static void damaged_cursors_are_refused(void **state)
 		{.step = 1, .at = UINT64_MAX},
 		{.step = 1, .in = 5},
 		{.step = 1, .at = 0, .in = UINT64_MAX},
+		{.step = 1, .at = 0, .in = 1, .parts = 2},
+		{.step = 1, .at = 0, .in = 1, .parts = UINT64_MAX},
+		{.step = 1, .at = 0, .in = 1, .parts = 2, .before = 2},
+		{.step = 1, .at = 0, .parts = 2},
 	};
 	struct stk_spec spec = packed_spec(4);
 	uint8_t bytes[STK_SHM_CURSOR_MAX];
@@ -653,39 +657,83 @@ static void a_state_goes_on_in_another_world(void **state)
 	}
 }
 
-/* How the last window of flat packs is spread depends on the world. */
-static void flat_packs_stay_in_their_world_within_an_epoch(void **state)
+/* A cursor after each step of the rest of the epoch gives the steps that follow. */
+static void assert_resumes(const struct stkd_plan *plan, const void *cursor, size_t size)
 {
+	struct stkd_iter *iter = make_iter(plan, cursor, size);
+	uint64_t epoch = stkd_iter_epoch(iter);
+
+	while (stkd_iter_epoch(iter) == epoch) {
+		uint8_t bytes[STK_SHM_CURSOR_MAX];
+		struct stkd_iter *again = make_iter(plan, bytes, stkd_iter_cursor(iter, bytes));
+		struct stkd_step a, b;
+
+		assert_int_equal(stkd_iter_next(iter, &a), 0);
+		assert_int_equal(stkd_iter_next(again, &b), 0);
+		assert_int_equal(a.step, b.step);
+		assert_int_equal(a.nids, b.nids);
+		assert_int_equal(sum_of(&a), sum_of(&b));
+		for (uint32_t row = 0; row <= a.nids; row++)
+			assert_int_equal(a.row_first[row] - a.row_first[0],
+					 b.row_first[row] - b.row_first[0]);
+		stkd_iter_free(again);
+	}
+	stkd_iter_free(iter);
+}
+
+/* How the last window of flat packs is spread depends on the world that begins it. */
+static void flat_packs_go_on_in_another_world(void **state)
+{
+	static const uint32_t worlds[] = {3, 2, 5, 1, 4};
+	struct stkd_plan *plans[STK_ARRAY_SIZE(worlds)];
 	uint32_t len[WORLDS_N];
-	struct stk_spec spec = packed_spec(0);
-	struct stkd_plan *three, *two;
-	struct stkd_iter *iter, *other = NULL;
-	struct stkd_step step = {0};
-	struct stk_err err = {0};
-	uint8_t cursor[STK_SHM_CURSOR_MAX];
-	size_t size;
 
 	(void)state;
 	random_samples(len, 5);
-	spec.rows = 0;
-	spec.tokens = 200;
-	spec.flat = true;
-	three = make_plan(&spec, len, WORLDS_N, 3);
-	two = make_plan(&spec, len, WORLDS_N, 2);
-	iter = make_iter(three, NULL, 0);
-	assert_int_equal(stkd_iter_next(iter, &step), 0);
-	size = stkd_iter_cursor(iter, cursor);
-	assert_int_equal(stkd_iter_new_from_world(two, 3, cursor, size, &other, &err), -EINVAL);
-	assert_non_null(strstr(err.text, "only from the beginning of an epoch"));
-	while (!step.last_of_epoch)
-		assert_int_equal(stkd_iter_next(iter, &step), 0);
-	size = stkd_iter_cursor(iter, cursor);
-	assert_int_equal(stkd_iter_new_from_world(two, 3, cursor, size, &other, &err), 0);
-	assert_int_equal(stkd_iter_epoch(other), 1);
-	stkd_iter_free(iter);
-	stkd_iter_free(other);
-	stkd_plan_free(three);
-	stkd_plan_free(two);
+	for (unsigned kind = 0; kind < 6; kind++) {
+		struct stk_spec spec = packed_spec(0);
+
+		spec.rows = 0;
+		spec.tokens = 200;
+		spec.flat = true;
+		spec.window = kind % 3 == 0 ? 0 : kind % 3 == 1 ? 100 : 37;
+		spec.balance = kind < 3 ? STK_BALANCE_NONE : STK_BALANCE_COST;
+		for (size_t w = 0; w < STK_ARRAY_SIZE(worlds); w++)
+			plans[w] = make_plan(&spec, len, WORLDS_N, worlds[w]);
+		for (unsigned steps = 1; steps < 100; steps += 3) {
+			struct stkd_iter *iter = make_iter(plans[0], NULL, 0);
+			struct stkd_step step = {0};
+
+			for (size_t w = 1; w < STK_ARRAY_SIZE(worlds); w++) {
+				uint8_t cursor[STK_SHM_CURSOR_MAX];
+				struct stkd_iter *other = NULL, *same;
+				size_t size;
+
+				for (unsigned i = 0; i < steps && !step.last_of_epoch; i++)
+					assert_int_equal(stkd_iter_next(iter, &step), 0);
+				if (step.last_of_epoch)
+					break;
+				size = stkd_iter_cursor(iter, cursor);
+				assert_int_equal(stkd_iter_new_from_world(plans[w], worlds[w - 1],
+									  cursor, size, &other,
+									  NULL),
+						 0);
+				assert_int_equal(stkd_iter_step(other), stkd_iter_step(iter));
+				same = make_iter(plans[w - 1], cursor, size);
+				stkd_iter_free(iter);
+				iter = other;
+				size = stkd_iter_cursor(iter, cursor);
+				assert_resumes(plans[w], cursor, size);
+				other = make_iter(plans[w], cursor, size);
+				assert_int_equal(rest_of(other), rest_of(same));
+				stkd_iter_free(other);
+				stkd_iter_free(same);
+			}
+			stkd_iter_free(iter);
+		}
+		for (size_t w = 0; w < STK_ARRAY_SIZE(worlds); w++)
+			stkd_plan_free(plans[w]);
+	}
 }
 
 /* Three of one dataset for each one of the other; the smaller one is read again and again. */
@@ -952,7 +1000,7 @@ int main(void)
 		cmocka_unit_test(damaged_cursors_are_refused),
 		cmocka_unit_test(a_global_batch_is_the_same_in_every_world),
 		cmocka_unit_test(a_state_goes_on_in_another_world),
-		cmocka_unit_test(flat_packs_stay_in_their_world_within_an_epoch),
+		cmocka_unit_test(flat_packs_go_on_in_another_world),
 		cmocka_unit_test(mixtures_are_packed_too),
 		cmocka_unit_test(sequences_are_the_same_on_every_machine),
 		cmocka_unit_test(real_samples_pack_as_tightly_as_best_fit_can),

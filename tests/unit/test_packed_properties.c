@@ -438,6 +438,8 @@ static void check_made_up(const struct one *c, uint64_t seed)
 			.step = 1 + below(&seed, 5),
 			.at = below(&seed, 5) ? below(&seed, c->n + 2) : draw(&seed),
 			.in = below(&seed, 5) ? below(&seed, 6) : draw(&seed),
+			.parts = below(&seed, 3) ? 0 : draw(&seed) >> below(&seed, 64),
+			.before = below(&seed, 4),
 		};
 		struct stkd_iter *iter = NULL;
 		uint8_t bytes[STK_SHM_CURSOR_MAX];
