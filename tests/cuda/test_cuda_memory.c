@@ -137,7 +137,7 @@ static void wrong_options_are_refused_with_value_and_range(void **state)
 
 /* Memory that cannot be registered. */
 
-#define ROUNDS 100
+#define ROUNDS 1000
 
 static void check_fallback(struct fixture *f, enum stk_cuda_memory memory, uint64_t pageable)
 {

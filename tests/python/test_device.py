@@ -231,6 +231,52 @@ class Order(DeviceCase):
             del b
         self.assertEqual(self.seen(found), want)
 
+    def test_numbers_of_a_batch_may_be_kept_without_its_slot(self):
+        l = self.loader(device="cuda:0", depth=2, timeout=5, epochs=1)
+        kept = [(b.sample_ids, b.lengths) for b in l]
+        want = [samples for _, _, samples, _ in self.on_host()]
+        self.assertEqual([memoryview(i).tolist() for i, _ in kept], want)
+        self.assertEqual([memoryview(n).tolist() for _, n in kept], [[len(self.samples[i]) for i in ids] for ids in want])
+
+    def test_packed_rows_have_their_borders_on_the_device(self):
+        options = {"group": "pack", "flat": True, "tokens": 400, "rows": None, "buckets": None, "epochs": 1,
+                   "fields": [{"name": "input_ids"}, {"name": "cu", "make": "cu_seqlens"}]}
+        options = {k: v for k, v in options.items() if v is not None}
+        self.keys = {"prefetch": 4, "seed": 3}
+        for b in self.loader(device="cuda:0", **options):
+            cu = reader.take(b["cu"].__dlpack__(stream=self.stream))
+            self.assertEqual((cu.about["dtype"], len(cu.about["shape"])), ((0, 32), 1))
+            read = cu.read(self.stream)
+            reader.sync(self.stream)
+            borders = memoryview(read.bytes).cast("i").tolist()
+            self.assertEqual((borders[0], borders[-1]), (0, b.real_tokens))
+            lengths = [e - s for s, e in zip(borders, borders[1:])]
+            self.assertEqual(lengths, memoryview(b.lengths).tolist())
+            self.assertEqual((b.max_seqlen, type(b.max_seqlen)), (max(lengths), int))
+            self.assertEqual(len(memoryview(b.row_first)), 2)
+
+    def test_no_batch_is_taken_into_a_graph(self):
+        torch = self.torch()
+        capturing = []
+        torch._C._cuda_isCurrentStreamCapturing = lambda: bool(capturing)
+        l = self.loader(as_="torch", device="cuda:0")
+        it = iter(l)
+        self.assertEqual(next(it).step, 0)
+        capturing.append(1)
+        with self.assertRaises(stoker.DeviceError) as caught:
+            next(it)
+        self.assertIn("captured", str(caught.exception))
+        capturing.clear()
+        self.assertEqual(next(it).step, 1)
+
+    def test_examples_are_where_the_batches_are(self):
+        self.torch()
+        l = self.loader(as_="torch", device="cuda:1")
+        example = unittest.mock.Mock()
+        with unittest.mock.patch.object(stoker._shapes, "example", return_value=example):
+            self.assertEqual(len(list(l.examples())), len(l.shapes()))
+        example.to.assert_called_with("cuda:1")
+
     def test_record_stream_keeps_the_slot_for_work_that_is_queued_later(self):
         want = self.on_host()
         side = reader.stream()

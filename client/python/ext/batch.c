@@ -228,6 +228,7 @@ static PyObject *get_numbers(PyObject *self, void *closure)
 	    lease_view_numbers(b->lease, &b->info, (enum lease_numbers)which, b->maker->read_only,
 			       &view)) {
 		b->numbers[which] = make(b->maker, &view);
+		lease_unref(view.lease);
 		if (!b->numbers[which])
 			return NULL;
 	}

@@ -346,14 +346,41 @@ bool lease_view(struct lease *lease, uint32_t i, bool read_only, struct view *re
 	return true;
 }
 
+/* Memory of its own, of no batch. NULL: none. */
+static struct lease *copy_of(const struct lease *lease, const void *data, size_t size)
+{
+	struct lease *own = calloc(1, sizeof(*own));
+
+	if (!own)
+		return NULL;
+	own->copy = malloc(size + 1);
+	if (!own->copy) {
+		free(own);
+		return NULL;
+	}
+	memcpy(own->copy, data, size);
+	own->refs = 1;
+	own->base = data;
+	own->count = lease->count;
+	count_ref(own->count);
+	return own;
+}
+
 bool lease_view_numbers(struct lease *lease, const struct stk_batch_info *info,
 			enum lease_numbers which, bool read_only, struct view *ret)
 {
 	uint32_t n;
 	const void *data = find_numbers(info, which, &n);
+	struct lease *own = NULL;
 
 	if (!data)
 		return false;
+	if (lease->taken.on_device)
+		own = copy_of(lease, data, n * number_size(which));
+	if (own)
+		lease = own;
+	else
+		lease_ref(lease);
 	*ret = (struct view){
 		.lease = lease,
 		.data = moved(lease, data),

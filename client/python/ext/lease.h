@@ -103,7 +103,10 @@ enum lease_numbers {
 	LEASE_NUMBERS,
 };
 const char *lease_numbers_name(enum lease_numbers which);
-/* False: this batch has none, as its rows are not packed. */
+/*
+ * False: this batch has none, as its rows are not packed. The view's lease is a new reference: those
+ * of a batch on a device are copied, so that who keeps them does not keep its slot.
+ */
 bool lease_view_numbers(struct lease *lease, const struct stk_batch_info *info,
 			enum lease_numbers which, bool read_only, struct view *ret);
 

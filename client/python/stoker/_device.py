@@ -45,9 +45,13 @@ def _any():
 def _torch_stream():
     import torch
 
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+
     def current(index):
         torch.cuda.init()
-        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        if capturing and capturing():
+            raise DeviceError("a graph is being captured on the current stream: take the batch before")
         return (raw(index) if raw else torch.cuda.current_stream(index).cuda_stream) or 1
     return current
 

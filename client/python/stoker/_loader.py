@@ -80,7 +80,7 @@ class Loader:
         the framework's current stream waits for it. DeviceError where there is no such device. "auto": the
         current device, or host memory and a warning where there is none.
     depth:
-        Batches on the device, held ones included; 0: 3.
+        Batches on the device, held ones included; 0: 3. A for loop holds one while it asks for the next.
     pin:
         For host batches that you copy to a device yourself: True, or that device. They lie in page-locked
         memory, and are given back when the stream that was current at next(), and those of record_stream()
