@@ -10,7 +10,15 @@
 #include <immintrin.h>
 #endif
 
-#ifdef __x86_64__
+#ifdef __has_feature
+#define HAS_SANITIZER (__has_feature(thread_sanitizer) || __has_feature(address_sanitizer))
+#else
+#define HAS_SANITIZER 0
+#endif
+
+/* As wide as the processor allows; a sanitizer's start-up does not bear that choice. */
+#if defined(__x86_64__) && defined(__OPTIMIZE__) && !defined(__SANITIZE_THREAD__) &&               \
+	!defined(__SANITIZE_ADDRESS__) && !HAS_SANITIZER
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CLONES
