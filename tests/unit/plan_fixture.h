@@ -82,4 +82,15 @@ static inline void assert_refused(const struct stk_spec *spec, const uint32_t *l
 	assert_non_null(strstr(err.text, text));
 }
 
+static inline struct stk_spec packed_spec(uint32_t max_length)
+{
+	struct stk_spec spec = plain_spec();
+
+	spec.group = STK_GROUP_PACK;
+	spec.max_length = max_length;
+	spec.align = 1;
+	spec.rows = 1;
+	return spec;
+}
+
 #endif
