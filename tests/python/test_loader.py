@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import random
 import struct
 import subprocess
 import threading
@@ -161,6 +162,58 @@ class State(LoaderCase):
         self.assertEqual(self.rest(again), want)
         third = self.loader(as_="dlpack", job="third", state=state)
         self.assertEqual(self.rest(third), want)
+
+    def test_wherever_it_goes_back_to_the_next_batch_is_the_right_one(self):
+        # Batches are made before they are asked for: that must never show.
+        reference = self.loader(as_="numpy", job="reference", copy=True, prefetch=16)
+        want = [[ids(b) for b in reference] for _ in range(4)]
+        steps = len(want[0])
+        flat = sum(want, [])
+        r = random.Random(7)
+        for as_ in "dlpack", "numpy":
+            l = self.loader(as_=as_, job=as_, prefetch=16)
+            at, saved, it = 0, [(0, l.state_dict())], iter(l)
+            for _ in range(400):
+                time.sleep(0.001 if r.random() < 0.2 else 0)  # now and then all is ready
+                what = r.random()
+                if what < 0.75 and at < 4 * steps - 1:
+                    b = next(it, None)
+                    if b is None:
+                        it = iter(l)
+                        continue
+                    self.assertEqual(ids(b), flat[at])
+                    at += 1
+                    self.assertEqual(l.stats()["slots_held"], 1)
+                elif what < 0.85:
+                    saved.append((at, l.state_dict()))
+                    self.assertEqual((saved[-1][1]["epoch"], saved[-1][1]["step"]), divmod(at, steps))
+                elif what < 0.95:
+                    it = iter(l)
+                else:
+                    b = None
+                    at, state = r.choice(saved)
+                    l.load_state_dict(state)
+                    it = iter(l)
+            b = None
+            again = self.loader(as_=as_, job="again", state=l.state_dict())
+            self.assertEqual(ids(next(iter(again))), flat[at])
+            again.close()
+            l.close()
+
+    def test_what_was_made_ahead_is_given_back_at_the_end(self):
+        l = self.loader(as_="dlpack", prefetch=16)
+        b = next(iter(l))
+        harness.wait_until(lambda: self.d.queues()[0]["ready"] > 0, what="batches")
+        for _, b in zip(range(4), l):
+            pass
+        del b
+        l.load_state_dict(l.state_dict())
+        harness.wait_until(lambda: self.d.queues()[0]["leased"] == 0, what="no slot with the client")
+        for _, b in zip(range(4), l):
+            pass
+        l.close()
+        self.assertGreater(b.rows, 0)
+        self.d.wait_idle()
 
     def test_loading_in_the_middle_goes_back_exactly(self):
         l = self.loader(as_="dlpack")

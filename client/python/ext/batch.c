@@ -251,6 +251,16 @@ static PyObject *get_state(PyObject *self, void *unused)
 	return Py_XNewRef(b->state);
 }
 
+const struct stk_batch_info *batch_info(PyObject *self)
+{
+	return &((struct batch *)self)->info;
+}
+
+int batch_copy_state(PyObject *self, void *state, size_t room)
+{
+	return taken_state(&((struct batch *)self)->lease->taken, state, room);
+}
+
 PyObject *batch_state(PyObject *self)
 {
 	if (!PyObject_TypeCheck(self, type)) {

@@ -24,6 +24,11 @@ struct maker *maker_unref(struct maker *maker);
 PyObject *batch_new(const struct taken *taken, struct lease_count *count, struct maker *maker,
 		    PyObject *const *names, uint32_t n);
 
+/* Of a batch that batch_new() made. */
+const struct stk_batch_info *batch_info(PyObject *batch);
+/* The state after it, as bytes written to `state`; a negative errno. Its slot is still held. */
+int batch_copy_state(PyObject *batch, void *state, size_t room);
+
 /* The state after a batch that came from a client, or NULL: raised. */
 PyObject *batch_state(PyObject *batch);
 

@@ -99,6 +99,8 @@ static PyObject *state_bytes(struct client *c)
 	char state[STK_STATE_MAX];
 	int n = -EBADF;
 
+	if (c->ahead.n)
+		return PyBytes_FromStringAndSize(c->ahead.state, (Py_ssize_t)c->ahead.state_size);
 	client_enter(c);
 	if (c->pipeline.cuda)
 		n = cuda_calls->state(c->pipeline.cuda, state, sizeof(state));
@@ -177,6 +179,19 @@ int client_ready(struct client *c, void **ret_stream)
 	return r < 0 ? r : find_stream(c, ret_stream);
 }
 
+/*
+ * Half of the slots stay with the ring. Not where making a batch copies it, waits for a device, or runs
+ * Python, in which other threads may take batches.
+ */
+static void set_ahead(struct client *c)
+{
+	const struct maker *m = c->maker;
+	bool in_c = !m->from_tensor || PyCFunction_Check(m->from_tensor);
+
+	if (!m->copy && c->pipeline.kind == PIPELINE_NONE && in_c && c->slots >= 2)
+		c->ahead.room = c->slots / 2 - 1 < AHEAD_MAX ? c->slots / 2 - 1 : AHEAD_MAX;
+}
+
 static int open_client(struct client *c, struct stk_client_opts *opts)
 {
 	struct stk_client_info info = {.size = sizeof(info)};
@@ -201,6 +216,7 @@ static int open_client(struct client *c, struct stk_client_opts *opts)
 		return -1;
 	stk_client_info(c->client, &info);
 	c->slots = info.slots;
+	set_ahead(c);
 	/* One that is named is used from the start; else it is the one that is current later. */
 	if (c->pipeline.kind && c->pipeline.wanted >= 0 && open_pipeline(c) < 0)
 		return -1;
@@ -260,7 +276,7 @@ static int client_traverse(PyObject *self, visitproc visit, void *arg)
 	Py_VISIT(c->on_wait);
 	Py_VISIT(c->current_stream);
 	Py_VISIT(c->recent);
-	return 0;
+	return ahead_traverse(&c->ahead, visit, arg);
 }
 
 static int client_clear(PyObject *self)
@@ -271,6 +287,7 @@ static int client_clear(PyObject *self)
 	Py_CLEAR(c->on_wait);
 	Py_CLEAR(c->current_stream);
 	Py_CLEAR(c->recent);
+	ahead_drop(&c->ahead);
 	return 0;
 }
 
@@ -302,6 +319,7 @@ static PyObject *client_close(PyObject *self, PyObject *unused)
 	pipeline_close(&c->pipeline);
 	c->client = stk_client_close(c->client);
 	client_leave(c);
+	ahead_drop(&c->ahead);
 	Py_RETURN_NONE;
 }
 
@@ -359,6 +377,7 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 	client_leave(c);
 	if (r < 0)
 		return ext_raise(r, error);
+	ahead_drop(&c->ahead);
 	c->any = c->ended = c->end_due = false;
 	if (restart_recent(c) < 0)
 		return NULL;
@@ -428,8 +447,7 @@ static PyObject *client_stats(PyObject *self, PyObject *unused)
 			     (double)s->rows, "rows_bad", (double)s->rows_bad, "real_tokens",
 			     (double)s->real_tokens, "padded_tokens", (double)s->padded_tokens,
 			     "waits", (double)s->waits, "wait_seconds", (double)s->wait_ns / 1e9,
-			     "slots", (double)c->slots, "slots_held",
-			     (double)atomic_load_explicit(&c->count->held, memory_order_relaxed));
+			     "slots", (double)c->slots, "slots_held", (double)client_held(c));
 }
 
 /* Of the pipeline, or None: there is none, or not yet. */

@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include "client/python/ext/batch.h"
+#include "client/python/ext/ahead.h"
 #include "client/python/ext/pipeline.h"
 
 struct client_stats {
@@ -28,6 +28,7 @@ struct client {
 	struct lease_count *count;
 	uint32_t slots, nnames, timeout_ms, lookahead;
 	PyObject **names;
+	struct ahead ahead;
 	PyObject
 		*recent; /* list: states after the last lookahead + 1 batches; NULL: no lookahead */
 	/* Of the last batch. */
@@ -47,6 +48,9 @@ PyObject *client_next(struct client *client, uint64_t ends);
  * Opens it, warns of what it warned of, and finds the stream that is to wait. 0, or -1: raised.
  */
 int client_ready(struct client *client, void **ret_stream);
+
+/* Slots that the user holds. */
+uint32_t client_held(const struct client *client);
 
 /* Raises unless it is open and of this process. */
 bool client_usable(const struct client *client);

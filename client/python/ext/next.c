@@ -37,6 +37,8 @@ static int find_names(struct client *c, const struct taken *taken)
 
 		if (taken_tensor_at(taken, i, &tensor) < 0)
 			break;
+		if (tensor.element == STK_BOOL && c->maker->as_bool)
+			c->ahead.room = 0; /* which is Python: others may run meanwhile */
 		c->names[i] = PyUnicode_InternFromString(tensor.name);
 		if (!c->names[i])
 			return -1;
@@ -77,23 +79,62 @@ static int remember(struct client *c, PyObject *batch)
 	return r;
 }
 
+/* A batch goes to the caller. */
+static PyObject *hand_out(struct client *c, PyObject *batch)
+{
+	struct ahead *a = &c->ahead;
+	int n;
+
+	if (a->n) {
+		n = batch_copy_state(batch, a->state, sizeof(a->state));
+		a->state_size = n < 0 ? 0 : (size_t)n;
+	}
+	count(c, batch_info(batch));
+	if (remember(c, batch) < 0)
+		Py_CLEAR(batch);
+	return batch;
+}
+
+/* Behind it, what is ready of the same epoch. -1: raised. */
+static int make_ahead(struct client *c, PyObject *last)
+{
+	struct taken taken = {.stream = NULL};
+	int r = 0;
+
+	while (c->ahead.n < c->ahead.room && !batch_info(last)->ends_epoch && r == 0) {
+		if (pthread_mutex_trylock(&c->lock))
+			return 0;
+		r = c->client && !c->ahead.epoch_ends ? stk_client_take(c->client, &taken.batch)
+						      : STK_TIMEOUT;
+		c->ahead.epoch_ends |= r == STK_EPOCH_END;
+		pthread_mutex_unlock(&c->lock);
+		/* Other outcomes are final, and come again. */
+		if (r)
+			break;
+		last = batch_new(&taken, c->count, c->maker, c->names, c->nnames);
+		if (!last)
+			return -1;
+		ahead_push(&c->ahead, last);
+	}
+	return 0;
+}
+
 static PyObject *deliver(struct client *c, const struct taken *taken)
 {
-	struct stk_batch_info info = {.size = sizeof(info)};
 	PyObject *made;
 
 	if (!c->names && find_names(c, taken) < 0) {
 		taken_drop(taken);
 		return NULL;
 	}
-	taken_info(taken, &info);
 	made = batch_new(taken, c->count, c->maker, c->names, c->nnames);
 	if (!made)
 		return NULL;
-	count(c, &info);
-	if (remember(c, made) < 0)
-		Py_CLEAR(made);
-	return made;
+	if (make_ahead(c, made) < 0) {
+		Py_DECREF(made);
+		return NULL;
+	}
+	return hand_out(c, made);
 }
 
 static PyObject *ended(struct client *c)
@@ -127,15 +168,15 @@ static PyObject *outcome(struct client *c, const struct said *said, bool *ret_ag
 	return NULL;
 }
 
-static uint32_t held(const struct client *c)
+uint32_t client_held(const struct client *c)
 {
 	/* Relaxed: a figure. */
-	return atomic_load_explicit(&c->count->held, memory_order_relaxed);
+	return atomic_load_explicit(&c->count->held, memory_order_relaxed) - c->ahead.n;
 }
 
 static bool is_full(const struct client *c)
 {
-	return held(c) >= c->slots;
+	return client_held(c) >= c->slots;
 }
 
 /* Tells Python how long it has been waiting, now and at the last look; it may raise. */
@@ -191,7 +232,8 @@ static void take(struct client *c, uint64_t ends, int timeout_ms, struct said *s
 		strcpy(said->error, "this loader is closed");
 	} else if (atomic_load_explicit(&c->ends, memory_order_relaxed) == ends) {
 		/* Relaxed: the lock orders it. */
-		said->r = take_one(c, timeout_ms, said);
+		said->r = c->ahead.epoch_ends ? STK_EPOCH_END : take_one(c, timeout_ms, said);
+		c->ahead.epoch_ends = false;
 	}
 	if (said->r == STK_EPOCH_END)
 		atomic_store_explicit(&c->ends, ends + 1, memory_order_relaxed);
@@ -228,6 +270,9 @@ PyObject *client_next(struct client *c, uint64_t ends)
 
 	if (!client_usable(c) || client_ready(c, &said.taken.stream) < 0)
 		return NULL;
+	/* Relaxed: with the GIL it does not change. */
+	if (c->ahead.n && atomic_load_explicit(&c->ends, memory_order_relaxed) == ends)
+		return hand_out(c, ahead_pop(&c->ahead));
 	if (pthread_mutex_trylock(&c->lock))
 		return wait_next(c, ends, said.taken.stream);
 	take(c, ends, 0, &said);
