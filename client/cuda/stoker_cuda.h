@@ -8,7 +8,8 @@
  * has already, else libcudart.so.13 or .12; nothing is linked.
  *
  * While a pipeline is open its client belongs to it: of the client only stk_client_info(),
- * stk_client_shapes() and stk_client_fd() may be called. Close the pipeline first, then the client.
+ * stk_client_shapes(), stk_client_fd() and, as stk_cuda_next(), stk_client_why() may be called. Close
+ * the pipeline first, then the client.
  * stk_cuda_next(), _seek(), _state() and _close() take one thread at a time; the rest any thread,
  * also at the same time.
  *

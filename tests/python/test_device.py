@@ -710,6 +710,15 @@ except stoker.Error as e:
         self.assertIn("cudaErrorNoDevice", said)
         self.assertEqual(self.attach("auto"), (f"cuda:0 {len(self.on_host())}\n", ""))
 
+    def test_a_runtime_that_pip_installed_is_found(self):
+        folder = self.path("site/nvidia/cuda_runtime/lib")
+        os.makedirs(folder)
+        os.symlink(os.path.join(os.environ["STANDIN_13"], "libcudart.so.13"), folder + "/libcudart.so.13")
+        paths = [p for p in os.environ["LD_LIBRARY_PATH"].split(":") if p != os.environ["STANDIN_13"]]
+        out, said = self.attach("cuda:1", LD_LIBRARY_PATH=":".join(paths),
+                                PYTHONPATH=self.path("site") + ":" + os.environ["PYTHONPATH"])
+        self.assertEqual(out, f"cuda:1 {len(self.on_host())}\n", said)
+
     def test_without_the_library_it_is_named_and_the_host_works(self):
         os.makedirs(self.path("lib"))
         path = self.path("lib") + ":" + os.environ.get("LD_LIBRARY_PATH", "")

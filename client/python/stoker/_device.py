@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices: what Loader(device=..., pin=...) asks of libstoker-cuda, and Batch.to(), pin() and record_stream()."""
 import collections
+import ctypes
+import glob
+import importlib.util
+import os
 import re
 import sys
 import warnings
@@ -32,6 +36,18 @@ def _ordinal(name, device):
     return CURRENT if found[1] is None else int(found[1])
 
 
+def _load_runtime():
+    """The CUDA runtime that pip installed, unless the process has one: cupy and jax may bring it, and not load it."""
+    with open("/proc/self/maps") as f:
+        if "/libcudart" in f.read():
+            return
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        for path in sorted(glob.glob(os.path.join(root, "*", "lib", "libcudart.so.1[23]")), reverse=True):
+            ctypes.CDLL(path)
+            return
+
+
 def _any():
     """The current device, or None and a warning where there is none."""
     try:
@@ -58,6 +74,8 @@ def _torch_stream():
 
 def pipeline(as_, device, depth, pin):
     """The Pipeline for a Loader's arguments, and what as_ then is."""
+    if pin or str(device) not in ("None", "cpu"):
+        _load_runtime()
     ordinal = _any() if str(device) == "auto" else _ordinal("device", device)
     kind = NONE if ordinal is None else DEVICE
     if kind == NONE and pin:
