@@ -20,6 +20,8 @@ SAMPLES = os.environ.get("STOKER_SAMPLES", os.path.join(ROOT, "..", "shared", "s
 OPENCHAT = os.path.join(SAMPLES, "lengths", "openchat_v1.json")
 GSM8K = os.path.join(SAMPLES, "text", "gsm8k_train.jsonl")
 
+HASH = "92c11112392c5980adfc651fc58b4312"
+
 
 def stoker(*args, **kwargs):
     return subprocess.run([BIN, *args], capture_output=True, text=True, timeout=60, **kwargs)
@@ -141,6 +143,22 @@ class Plan(unittest.TestCase):
         self.assertIn("%d samples longer than 200 dropped" % report["epoch"]["overlong_dropped"], text)
         self.assertEqual(report["epoch"]["overlong_dropped"], sum(n > 200 for n in self.lengths))
         self.assertIn("as given", text)
+
+    def test_one_hash_stands_for_the_recipes_of_an_epoch(self):
+        keys = ["global_rows=16", "buckets=4", "multiple_of=8", "seed=5"]
+        whole = self.plan("--hash", *keys).strip()
+        self.assertEqual(whole, HASH, "sequences are the same on every machine and release")
+        for world in 2, 4, 8:
+            self.assertEqual(self.plan("--hash", "--world", str(world), *keys).strip(), whole)
+        others = [self.plan("--hash", *args).strip() for args in (
+            [*keys, "--epoch", "1"], [*keys[:3], "seed=6"], [*keys, "tail=pad"], [*keys, "pad_to=edge"],
+            ["group=pack", "max_length=400"], ["group=pack", "max_length=400", "--world", "2"])]
+        self.assertEqual(len({whole, *others}), 7, "whatever differs has another one")
+        self.assertEqual(json.loads(self.plan("--json", *keys))["epoch"]["hash"], whole)
+        self.assertIn("recipes of epoch 0: hash " + whole, self.plan(*keys))
+        elsewhere = {**os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8"}
+        self.assertEqual(self.plan("--hash", *keys, env=elsewhere).strip(), whole)
+        self.refused(2, "--hash does not go with --json", "--lengths", self.file, "--hash", "--json")
 
     def test_recipes_of_all_ranks_are_the_epoch(self):
         args = ["tokens=1500", "accumulate=2", "--world", "3"]

@@ -4,7 +4,6 @@
  * recipes of steps. Reads lengths only, never samples. One thread.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -15,42 +14,15 @@
 #include "tools/stoker/commands.h"
 #include "tools/stoker/lengths.h"
 #include "tools/stoker/packing.h"
+#include "tools/stoker/planoptions.h"
 #include "tools/stoker/planspec.h"
 #include "tools/stoker/plot.h"
 #include "tools/stoker/policy.h"
-
-static const char usage[] =
-	"usage: stoker plan [OPTIONS] PATH|SPEC.yaml|--lengths FILE [KEY=VALUE ...]\n"
-	"\n"
-	"Shows the padding that each way of bucketing costs and the steps of an epoch.\n"
-	"\n"
-	"  PATH             a shard, a directory of shards, or a glob\n"
-	"  SPEC.yaml        the keys of a stream, data too, or a configuration with one stream\n"
-	"  --lengths FILE   a JSON array of lengths, or {\"lengths\": [...]}; - is standard input\n"
-	"                   or a NumPy file of whole numbers, FILE.npy\n"
-	"  KEY=VALUE        keys of a stream's spec: buckets=8 multiple_of=8 tokens=16384 ...\n"
-	"  --world W        data-parallel ranks (1)\n"
-	"  --json           everything as one JSON object\n"
-	"  --plot FILE      draw lengths, edges and padding as SVG\n"
-	"  --edges-out FILE write the edges, for edges=FILE\n"
-	"  --steps A:B      the recipes of steps A to B - 1 as JSON lines instead\n"
-	"  --epoch E        of this epoch (0)\n"
-	"  --rank R         of this rank only, a line for each micro-batch\n"
-	"  --show           with their sample ids\n"
-	"\n"
-	"Ends with 0; 1 when the data or the plan is refused; 2 on wrong usage.\n";
-
-struct options {
-	const char *path, *lengths, *spec, *plot, *edges_out;
-	char **words; /* KEY=VALUE */
-	size_t nwords;
-	uint64_t world, epoch, first, end, rank;
-	bool json, steps, one_rank, show;
-};
+#include "tools/stoker/sequence.h"
 
 /* All that is known about a plan before anything is printed. */
 struct report {
-	const struct options *options;
+	const struct plan_options *options;
 	const struct stk_spec *spec;
 	const struct lengths *lengths;
 	const struct stkd_plan *plan;
@@ -60,6 +32,7 @@ struct report {
 	uint64_t real, padded;
 	bool packed;
 	struct packing packing; /* of packed rows */
+	char hash[33];
 	double plan_s, epoch_s;
 };
 
@@ -77,160 +50,7 @@ static int fail(const struct stk_err *err, int status)
 	return status;
 }
 
-/* A number up to max that ends at `end`. */
-static int take_number(const char *option, const char *text, char end, uint64_t max, uint64_t *ret,
-		       const char **ret_rest, struct stk_err *err)
-{
-	unsigned long long value;
-	char *rest;
-
-	errno = 0;
-	value = strtoull(text, &rest, 10);
-	if (errno || *text < '0' || *text > '9' || *rest != end || value > max)
-		return stk_err_set(err, -EINVAL, "--%s: \"%s\" must be a whole number 0..%" PRIu64,
-				   option, text, max);
-	*ret = value;
-	if (ret_rest)
-		*ret_rest = rest;
-	return 0;
-}
-
-static int take_steps(struct options *o, const char *text, struct stk_err *err)
-{
-	const char *rest;
-
-	if (take_number("steps", text, ':', UINT64_MAX, &o->first, &rest, NULL) < 0 ||
-	    take_number("steps", rest + 1, '\0', UINT64_MAX, &o->end, NULL, NULL) < 0 ||
-	    o->first >= o->end)
-		return stk_err_set(err, -EINVAL,
-				   "--steps: \"%s\" must be A:B, whole numbers with A below B",
-				   text);
-	o->steps = true;
-	return 0;
-}
-
-enum {
-	OPT_WORLD = 256,
-	OPT_LENGTHS,
-	OPT_JSON,
-	OPT_STEPS,
-	OPT_EPOCH,
-	OPT_RANK,
-	OPT_SHOW,
-	OPT_PLOT,
-	OPT_EDGES_OUT
-};
-
-static const struct option long_options[] = {
-	{"world", required_argument, NULL, OPT_WORLD},
-	{"lengths", required_argument, NULL, OPT_LENGTHS},
-	{"json", no_argument, NULL, OPT_JSON},
-	{"steps", required_argument, NULL, OPT_STEPS},
-	{"epoch", required_argument, NULL, OPT_EPOCH},
-	{"rank", required_argument, NULL, OPT_RANK},
-	{"show", no_argument, NULL, OPT_SHOW},
-	{"plot", required_argument, NULL, OPT_PLOT},
-	{"edges-out", required_argument, NULL, OPT_EDGES_OUT},
-	{"help", no_argument, NULL, 'h'},
-	{0},
-};
-
-static int take_option(struct options *o, int c, const char *arg, struct stk_err *err)
-{
-	switch (c) {
-	case OPT_WORLD:
-		if (take_number("world", arg, '\0', 65536, &o->world, NULL, NULL) < 0 || !o->world)
-			return stk_err_set(err, -EINVAL,
-					   "--world: \"%s\" must be a whole number 1..65536", arg);
-		return 0;
-	case OPT_LENGTHS:
-		o->lengths = arg;
-		return 0;
-	case OPT_PLOT:
-		o->plot = arg;
-		return 0;
-	case OPT_EDGES_OUT:
-		o->edges_out = arg;
-		return 0;
-	case OPT_JSON:
-		o->json = true;
-		return 0;
-	case OPT_STEPS:
-		return take_steps(o, arg, err);
-	case OPT_EPOCH:
-		return take_number("epoch", arg, '\0', UINT64_MAX, &o->epoch, NULL, err);
-	case OPT_RANK:
-		o->one_rank = true;
-		return take_number("rank", arg, '\0', 65535, &o->rank, NULL, err);
-	default:
-		o->show = true;
-		return 0;
-	}
-}
-
-/* A word of the spec, unless it looks like a path: ./a=b is one. */
-static bool is_assignment(const char *word)
-{
-	size_t key = strspn(word, "abcdefghijklmnopqrstuvwxyz_");
-
-	return key > 0 && word[key] == '=';
-}
-
-static int take_words(struct options *o, int argc, char **argv, struct stk_err *err)
-{
-	o->words = argv; /* assignments move to the front of what is left */
-	for (int i = 0; i < argc; i++) {
-		char *word = argv[i];
-
-		if (is_assignment(word))
-			o->words[o->nwords++] = word;
-		else if (o->path)
-			return stk_err_set(err, -EINVAL, "one PATH, not \"%s\" and \"%s\"", o->path,
-					   word);
-		else
-			o->path = word;
-	}
-	if (o->path && planspec_is_file(o->path)) {
-		o->spec = o->path;
-		o->path = NULL;
-	}
-	if (!o->spec && !o->path == !o->lengths)
-		return stk_err_set(err, -EINVAL, "%s",
-				   o->path ? "give PATH or --lengths, not both"
-					   : "no PATH and no --lengths FILE");
-	if (o->one_rank && o->rank >= o->world)
-		return stk_err_set(err, -EINVAL,
-				   "--rank: %" PRIu64 " must be below --world %" PRIu64, o->rank,
-				   o->world);
-	if ((o->one_rank || o->show) && !o->steps)
-		return stk_err_set(err, -EINVAL, "--%s goes with --steps A:B",
-				   o->show ? "show" : "rank");
-	return 0;
-}
-
-/* Return: 0, 1 when help was printed, -EINVAL. */
-static int parse_options(struct options *o, int argc, char **argv, struct stk_err *err)
-{
-	int c, r;
-
-	*o = (struct options){.world = 1};
-	optind = 1;
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", long_options, NULL)) != -1) {
-		if (c == 'h')
-			return fputs(usage, stdout), 1;
-		if (c == '?' || c == ':')
-			return stk_err_set(err, -EINVAL, "%s \"%s\"",
-					   c == ':' ? "no value for option" : "unknown option",
-					   argv[optind - 1]);
-		r = take_option(o, c, optarg, err);
-		if (r < 0)
-			return r;
-	}
-	return take_words(o, argc - optind, argv + optind, err);
-}
-
-static int parse_spec(const struct options *o, struct stk_spec **ret, struct stk_err *err)
+static int parse_spec(const struct plan_options *o, struct stk_spec **ret, struct stk_err *err)
 {
 	_cleanup_(stk_spec_freep) struct stk_spec *spec = NULL;
 	int r = planspec_read(o->spec, o->words, o->nwords, &spec, err);
@@ -255,8 +75,10 @@ static uint64_t step_rows(const struct stk_spec *spec, uint64_t world, const str
 static int walk_epoch(struct report *report, struct stk_err *err)
 {
 	_cleanup_(stkd_iter_freep) struct stkd_iter *iter = NULL;
+	_cleanup_(sequence_freep) struct sequence *sequence = sequence_new();
 	struct stkd_step step = {0};
-	int r = stkd_iter_new(report->plan, NULL, 0, &iter, err);
+	int r = sequence ? stkd_iter_new(report->plan, NULL, 0, &iter, err)
+			 : stk_err_set(err, -ENOMEM, "no memory for a hash");
 
 	if (r == 0)
 		r = stkd_iter_seek(iter, report->options->epoch, 0, err);
@@ -264,19 +86,24 @@ static int walk_epoch(struct report *report, struct stk_err *err)
 	uint64_t left = stkd_plan_counts(report->plan)->samples;
 
 	while (r == 0 && !step.last_of_epoch && left) {
+		uint64_t rows;
+
 		r = stkd_iter_next(iter, &step);
 		if (r < 0)
 			return stk_err_set(err, r, "no memory for the samples of a step");
 		if (report->spec->stop == STK_STOP_NEVER)
 			left -= STK_MIN(left, (uint64_t)step.nids);
+		rows = step_rows(report->spec, report->options->world, &step);
+		sequence_add(sequence, &step, rows);
 		report->real += step.real_tokens;
-		report->padded +=
-			step_rows(report->spec, report->options->world, &step) * step.width;
+		report->padded += rows * step.width;
 		report->packed = step.segments != NULL;
 		if (report->packed)
 			packing_add(&report->packing, report->plan, report->spec,
 				    (uint32_t)report->options->world, &step);
 	}
+	if (r == 0)
+		sequence_text(sequence, report->hash);
 	return r;
 }
 
@@ -346,7 +173,7 @@ static void print_lost(const struct stkd_plan_counts *c)
 }
 
 /* What is planned, for people. */
-static const char *name_of(const struct options *o)
+static const char *name_of(const struct plan_options *o)
 {
 	return o->path ? o->path : o->lengths ? o->lengths : o->spec;
 }
@@ -391,6 +218,7 @@ static void print_text(const struct report *r, const uint32_t *percentiles)
 	classes = stkd_plan_classes(r->plan, &nclasses);
 	for (uint32_t b = 0; b < nclasses; b++)
 		print_class(b, &classes[b]);
+	printf("  recipes of epoch %" PRIu64 ": hash %s\n", r->options->epoch, r->hash);
 }
 
 static json_t *edges_json(const struct policy *p)
@@ -450,9 +278,10 @@ static json_t *epoch_json(const struct report *r)
 	const struct stkd_plan_counts *c = stkd_plan_counts(r->plan);
 
 	return json_pack(
-		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}",
-		"filtered", (json_int_t)c->filtered, "unused", (json_int_t)c->unused, "repeated",
-		(json_int_t)c->repeated, "epoch", (json_int_t)r->options->epoch, "steps",
+		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}",
+		"hash", r->hash, "filtered", (json_int_t)c->filtered, "unused",
+		(json_int_t)c->unused, "repeated", (json_int_t)c->repeated, "epoch",
+		(json_int_t)r->options->epoch, "steps",
 		(json_int_t)(r->packed ? r->packing.steps : c->steps), "delivered",
 		(json_int_t)c->delivered, "truncated", (json_int_t)c->truncated, "overlong_dropped",
 		(json_int_t)c->overlong_dropped, "tail_dropped", (json_int_t)c->tail_dropped,
@@ -494,7 +323,7 @@ static int print_json(const struct report *r, const uint32_t *percentiles)
 
 static int write_files(const struct report *r, struct stk_err *err)
 {
-	const struct options *o = r->options;
+	const struct plan_options *o = r->options;
 	struct stkd_histogram h = {0};
 	const struct stkd_class *classes;
 	uint32_t n;
@@ -579,7 +408,7 @@ static json_t *step_json(const struct report *r, const struct stkd_step *step)
 
 static int print_part(const struct report *r, const struct stkd_step *step, uint32_t micro)
 {
-	const struct options *o = r->options;
+	const struct plan_options *o = r->options;
 	json_t *line = step_json(r, step);
 	struct stkd_part part;
 
@@ -622,7 +451,7 @@ static int print_step(const struct report *r, const struct stkd_step *step)
 static int print_steps(const struct report *r, struct stk_err *err)
 {
 	_cleanup_(stkd_iter_freep) struct stkd_iter *iter = NULL;
-	const struct options *o = r->options;
+	const struct plan_options *o = r->options;
 	int e = stkd_iter_new(r->plan, NULL, 0, &iter, err);
 
 	if (e < 0)
@@ -642,8 +471,17 @@ static int print_steps(const struct report *r, struct stk_err *err)
 	return 0;
 }
 
-static int run(const struct options *o, const struct stk_spec *spec, const struct lengths *lengths,
-	       struct stk_err *err)
+static int print_hash(struct report *r, struct stk_err *err)
+{
+	int e = walk_epoch(r, err);
+
+	if (e == 0)
+		puts(r->hash);
+	return e;
+}
+
+static int run(const struct plan_options *o, const struct stk_spec *spec,
+	       const struct lengths *lengths, struct stk_err *err)
 {
 	_cleanup_(stkd_plan_freep) struct stkd_plan *plan = NULL;
 	struct stkd_lengths borrowed = lengths_for_plan(lengths);
@@ -655,7 +493,9 @@ static int run(const struct options *o, const struct stk_spec *spec, const struc
 		return r;
 	report.plan = plan;
 	report.plan_s = now_s() - start;
-	r = o->steps ? print_steps(&report, err) : print_report(&report, err);
+	r = o->steps  ? print_steps(&report, err)
+	    : o->hash ? print_hash(&report, err)
+		      : print_report(&report, err);
 	if (r == 0 && (fflush(stdout) || ferror(stdout)))
 		r = stk_err_set(err, -EIO, "cannot write: %m");
 	return r;
@@ -666,8 +506,8 @@ int stoker_plan(int argc, char **argv)
 	_cleanup_(stk_spec_freep) struct stk_spec *spec = NULL;
 	struct lengths lengths = {0};
 	struct stk_err err = {0};
-	struct options options;
-	int r = parse_options(&options, argc, argv, &err);
+	struct plan_options options;
+	int r = plan_options_parse(&options, argc, argv, &err);
 
 	if (r > 0)
 		return 0;
