@@ -12,7 +12,7 @@
 #include "proto/shm.h"
 #include "proto/spec.h"
 
-#define STKD_PLAN_VERSION 1 /* part of states and digests: bump when any sequence changes */
+#define STKD_PLAN_VERSION 1 /* part of every state: bump when any sequence changes */
 
 /* Real lengths of all samples in dataset order, in elements of the length field. Borrowed. */
 struct stkd_lengths {
