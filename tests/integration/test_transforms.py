@@ -5,6 +5,7 @@
 Needs STOKER_BIN, STOKERD_BIN, STOKERCTL_BIN and TRAINER_BIN.
 """
 
+import errno
 import json
 import os
 import struct
@@ -36,7 +37,7 @@ class Transforms(unittest.TestCase):
     def setUpClass(cls):
         cls.dir = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.dir.cleanup)
-        shard = os.path.join(cls.dir.name, "a.safetensors")
+        cls.shard = shard = os.path.join(cls.dir.name, "a.safetensors")
         tensors = dict(harness.ragged("ids", IDS, "I32"))
         tensors.update(harness.ragged("loss_mask", MASK, "U8"))
         tensors["score"] = ("F32", [4], struct.pack("<4f", *SCORE))
@@ -75,6 +76,29 @@ class Transforms(unittest.TestCase):
         self.assertIn('field "ids": stored I32 may lose range as I8', self.cat("lossy", 1))
         self.assertIn('field "score": scale is a list of 2, and its elements have no channels', self.cat("uneven", 1))
 
+    def test_what_is_wrong_with_an_op_is_said_at_attach_with_the_field(self):
+        for field, says in (
+                ("{name: ids, rotate: 3}", ["unknown field key", "rotate"]),
+                ("{name: score, modulo: 7}", ['field "score"', "modulo is for whole numbers"]),
+                ("{name: ids, shift: 1, where: score}", ["shift"]),
+                ("{name: ids, where: score}", ['field "ids": where: "score"', 'the length field "ids"']),
+                ("{name: score, scale: .inf}", ["scale", "a finite number"]),
+                ("{name: score, bias: [1, .nan]}", ["bias", "a finite number"]),
+                ("{name: loss_mask, dtype: f16, scale: 1e39}", ['field "loss_mask": scale or bias is beyond', "F32"]),
+                ("{name: ids, scale: [1, 2, 3], dtype: f32}", ['field "ids": scale is a list of 3']),
+                ("{name: ids, dtype: u8}", ['field "ids": stored I32 may lose range as U8', "range: error"]),
+                ("{name: score, dtype: i64}", ['field "score": stored F32 may lose range as I64']),
+                ("{name: score, dtype: f16, range: wrap}", ['field "score": range: wrap is for whole numbers']),
+                ("{name: ids, crop: [1, 1]}", ['field "ids": crop', "samples of one shape"]),
+                ("{name: score, flip: random}", ['field "score": crop, flip', 'a sample has 0 dimensions']),
+                ("{name: ids, dtype: c64}", ['field "ids": stored I32 cannot become C64'])):
+            t = harness.Trainer(["--socket", self.daemon.socket, "--job", "bad", "--path", self.shard,
+                                 "rows=4", "length=ids", "fields=[%s]" % field])
+            self.addCleanup(t.cleanup)
+            self.assertEqual(t.hello["r"], -errno.EINVAL, (field, t.hello))
+            for words in says:
+                self.assertIn(words, t.error, field)
+
     def test_a_value_out_of_range_ends_the_stream_with_its_place(self):
         self.assertIn('sample 1 (row 1): field "score": a value of stored F32 does not fit U8', self.cat("strict", 1))
 
@@ -104,8 +128,8 @@ class Transforms(unittest.TestCase):
             for bad in lists[0]:
                 shard.seek(bad["offset"])
                 self.assertEqual(struct.unpack("<f", shard.read(4))[0], SCORE[bad["sample"]])
-        shown = subprocess.run([harness.need("stokerctl"), "--socket", self.daemon.socket, "quarantine", "masked", "one"],
-                               capture_output=True, text=True, timeout=60)
+        ctl = [harness.need("stokerctl"), "--socket", self.daemon.socket, "quarantine", "masked", "one"]
+        shown = subprocess.run(ctl, capture_output=True, text=True, timeout=60)
         self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertRegex(shown.stdout, r"masked +one +1 .*a\.safetensors +1 +\d+ +score +a value of stored F32")
         self.assertNotIn("three", shown.stdout)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/assemble/chain.h"
+#include "tests/unit/fence.h"
 
 #define N 1200
 
@@ -272,26 +273,46 @@ static void every_small_float_survives_a_round_trip(void **state)
 	}
 }
 
-/* Bits a kernel leaves behind, and whether it saw something out of range. */
+static size_t block_size(int domain)
+{
+	return domain == STKD_F32 ? 4 : 8;
+}
+
+/* A place for n values: right before the fence, or anywhere; never at a certain alignment. */
+static uint8_t *place(const struct fence *fence, size_t size)
+{
+	return rand() % 2 ? fence->end - size : fence->start + rand() % 64;
+}
+
+/* Bits a kernel leaves behind, and whether it saw something out of range; from any address to any that
+ * is aligned to its type, reading and writing nothing else. */
 static void compare_tables(const struct stkd_casts *a, const struct stkd_casts *b, int domain,
 			   enum stk_dtype from, enum stk_dtype to, size_t n)
 {
-	static uint8_t src[8 * N + 1];
-	static _Alignas(8) uint8_t x[8 * N], y[8 * N], block_x[8 * N], block_y[8 * N];
+	static _Alignas(64) uint8_t x[8 * N + 128], y[8 * N + 128], block_x[8 * N], block_y[8 * N];
+	struct fence memory = fence_new(8 * N);
+	size_t offset = (size_t)(rand() % 8) * stk_dtype_size(to);
+	uint8_t *src = place(&memory, n * stk_dtype_size(from));
 
-	fill_random(src + 1, from, n);
+	fill_random(src, from, n);
 	memset(block_x, 0, sizeof(block_x));
 	memset(block_y, 0, sizeof(block_y));
-	a->load[domain][from](block_x, src + 1, n);
-	b->load[domain][from](block_y, src + 1, n);
+	a->load[domain][from](block_x, src, n);
+	b->load[domain][from](block_y, src, n);
 	assert_memory_equal(block_x, block_y, sizeof(block_x));
+	/* Stores take the place of the source where the block would hold the same bytes. */
+	src = place(&memory, n * block_size(domain));
+	memcpy(src, block_x, n * block_size(domain));
 	for (int beyond = 0; beyond < STKD_NBEYOND; beyond++) {
-		memset(x, 0, sizeof(x));
-		memset(y, 0, sizeof(y));
-		assert_int_equal(a->store[domain][to][beyond](x, block_x, n),
-				 b->store[domain][to][beyond](y, block_y, n));
+		memset(x, 0xAA, sizeof(x));
+		memset(y, 0xAA, sizeof(y));
+		assert_int_equal(a->store[domain][to][beyond](x + offset, src, n),
+				 b->store[domain][to][beyond](y + offset, block_y, n));
 		assert_memory_equal(x, y, sizeof(x));
+		for (size_t i = offset + n * stk_dtype_size(to); i < sizeof(x); i++)
+			assert_int_equal(x[i], 0xAA);
 	}
+	fence_free(&memory);
 }
 
 static void each_instruction_set_gives_the_same_bits(void **state)
@@ -307,32 +328,100 @@ static void each_instruction_set_gives_the_same_bits(void **state)
 				for (size_t t = 0; t < STK_ARRAY_SIZE(targets); t++)
 					if (list[i]->load[d][sources[f]] &&
 					    list[i]->store[d][targets[t]][0])
-						compare_tables(list[i], list[n - 1], d, sources[f],
-							       targets[t], (size_t)rand() % 90);
+						for (int round = 0; round < 4; round++)
+							compare_tables(
+								list[i], list[n - 1], d, sources[f],
+								targets[t],
+								(size_t)rand() %
+									(round ? 90 : STKD_BLOCK));
+}
+
+static void compare_pixels(const struct stkd_casts *a, const struct stkd_casts *b,
+			   const struct fence *memory, enum stk_dtype to)
+{
+	static float scale[STKD_BLOCK], bias[STKD_BLOCK];
+	static uint32_t x[STKD_BLOCK], y[STKD_BLOCK];
+	size_t n = (size_t)rand() % STKD_BLOCK;
+	const uint8_t *src = place(memory, n);
+
+	for (size_t i = 0; i < STKD_BLOCK; i++) {
+		scale[i] = (float)rand() / 3e5f * (rand() % 2 ? 1 : 1e-12f);
+		bias[i] = -(float)rand() / 1e9f;
+	}
+	memset(x, 0xAA, sizeof(x));
+	memset(y, 0xAA, sizeof(y));
+	a->pixels[to].all(x, src, n, scale[0], bias[0]);
+	b->pixels[to].all(y, src, n, scale[0], bias[0]);
+	assert_memory_equal(x, y, sizeof(x));
+	a->pixels[to].in_turn(x, src, n, scale, bias);
+	b->pixels[to].in_turn(y, src, n, scale, bias);
+	assert_memory_equal(x, y, sizeof(x));
+}
+
+static void pixels_have_the_same_bits_from_each_instruction_set(void **state)
+{
+	static const enum stk_dtype floats[] = {STK_DTYPE_F16, STK_DTYPE_BF16, STK_DTYPE_F32};
+	struct fence memory = fence_new(STKD_BLOCK + 64);
+	const struct stkd_casts *list[3];
+	size_t n = stkd_casts_list(list);
+
+	(void)state;
+	srand(17);
+	fill_random(memory.start, STK_DTYPE_U8, (size_t)(memory.end - memory.start));
+	for (size_t i = 0; i + 1 < n; i++)
+		for (int round = 0; round < 300; round++)
+			compare_pixels(list[i], list[n - 1], &memory, floats[round % 3]);
+	fence_free(&memory);
+}
+
+static void compare_arithmetic(const struct stkd_casts *a, const struct stkd_casts *b)
+{
+	float scale[67], bias[67], x[67], y[67];
+	double scales[67], biases[67], u[67], v[67];
+	int64_t i[67], j[67];
+
+	for (size_t k = 0; k < 67; k++) {
+		x[k] = y[k] = (float)rand() / 3e8f;
+		u[k] = v[k] = (double)rand() / 3e8;
+		scales[k] = scale[k] = (float)rand() / 1e9f;
+		biases[k] = bias[k] = -(float)rand() / 7e8f;
+		i[k] = j[k] = (int64_t)(((uint64_t)rand() << 33) ^ (uint64_t)rand());
+	}
+	a->affines_f32(x, scale, bias, 67);
+	b->affines_f32(y, scale, bias, 67);
+	a->affine_f32(x, scale[0], bias[0], 66);
+	b->affine_f32(y, scale[0], bias[0], 66);
+	a->clamp_f32(x, -1, 1, 65);
+	b->clamp_f32(y, -1, 1, 65);
+	assert_memory_equal(x, y, sizeof(x));
+	a->affines_f64(u, scales, biases, 67);
+	b->affines_f64(v, scales, biases, 67);
+	a->affine_f64(u, scales[0], biases[0], 66);
+	b->affine_f64(v, scales[0], biases[0], 66);
+	a->clamp_f64(u, -1, 1, 65);
+	b->clamp_f64(v, -1, 1, 65);
+	assert_memory_equal(u, v, sizeof(u));
+	a->clamp_i64(i, INT64_MIN / 2, INT64_MAX / 2, 67);
+	b->clamp_i64(j, INT64_MIN / 2, INT64_MAX / 2, 67);
+	a->modulo_i64(i, 1000003, 66);
+	b->modulo_i64(j, 1000003, 66);
+	a->clamp_u64((uint64_t *)i, 10, UINT64_MAX / 3, 65);
+	b->clamp_u64((uint64_t *)j, 10, UINT64_MAX / 3, 65);
+	a->modulo_u64((uint64_t *)i, 999983, 64);
+	b->modulo_u64((uint64_t *)j, 999983, 64);
+	assert_memory_equal(i, j, sizeof(i));
 }
 
 static void arithmetic_is_rounded_alike_by_each_instruction_set(void **state)
 {
 	const struct stkd_casts *list[3];
 	size_t n = stkd_casts_list(list);
-	float a[67], b[67], scale[67], bias[67];
 
 	(void)state;
 	srand(13);
-	for (int round = 0; round < 200; round++) {
-		for (size_t i = 0; i < 67; i++) {
-			a[i] = b[i] = (float)rand() / 3e8f;
-			scale[i] = (float)rand() / 1e9f;
-			bias[i] = -(float)rand() / 7e8f;
-		}
-		list[0]->affines_f32(a, scale, bias, 67);
-		list[n - 1]->affines_f32(b, scale, bias, 67);
-		list[0]->affine_f32(a, scale[0], bias[0], 66);
-		list[n - 1]->affine_f32(b, scale[0], bias[0], 66);
-		list[0]->clamp_f32(a, -1, 1, 65);
-		list[n - 1]->clamp_f32(b, -1, 1, 65);
-		assert_memory_equal(a, b, sizeof(a));
-	}
+	for (size_t k = 0; k + 1 < n; k++)
+		for (int round = 0; round < 200; round++)
+			compare_arithmetic(list[k], list[n - 1]);
 }
 
 static bool runs_clean(enum stk_dtype from, enum stk_dtype to, const void *value)
@@ -517,6 +606,7 @@ int main(void)
 		cmocka_unit_test(every_cast_gives_the_nearest_value_ties_to_even),
 		cmocka_unit_test(every_small_float_survives_a_round_trip),
 		cmocka_unit_test(each_instruction_set_gives_the_same_bits),
+		cmocka_unit_test(pixels_have_the_same_bits_from_each_instruction_set),
 		cmocka_unit_test(arithmetic_is_rounded_alike_by_each_instruction_set),
 		cmocka_unit_test(a_value_out_of_range_is_seen_wherever_it_stands),
 		cmocka_unit_test(whole_numbers_wrap_as_their_bits_do),

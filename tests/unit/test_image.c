@@ -11,10 +11,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "daemon/assemble/image.h"
+#include "tests/unit/fence.h"
 
 #define VALUES_MAX 20000
 #define ROOM       (VALUES_MAX * 8)
@@ -27,18 +26,13 @@ static uint32_t below(uint32_t n)
 	return (uint32_t)((seed >> 33) % n);
 }
 
-/* Memory of a whole number of pages, with a page before and behind that faults. */
-static uint8_t *fenced(size_t *ret_size)
+static struct fence random_bytes(void)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), size = stk_align_up(ROOM, page);
-	uint8_t *map = mmap(NULL, size + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct fence memory = fence_new(ROOM);
 
-	if (map == MAP_FAILED || mprotect(map + page, size, PROT_READ | PROT_WRITE) < 0)
-		abort();
-	for (size_t i = 0; i < size; i++)
-		map[page + i] = (uint8_t)below(256);
-	*ret_size = size;
-	return map + page;
+	for (uint8_t *at = memory.start; at < memory.end; at++)
+		*at = (uint8_t)below(256);
+	return memory;
 }
 
 struct picture {
@@ -168,14 +162,13 @@ static void expect(const struct picture *p, uint8_t *want, const uint8_t *src, u
 
 static void any_image_is_value_for_value_what_its_key_says(void **state)
 {
-	uint8_t *want = malloc(ROOM), *got = malloc(ROOM), *memory;
+	uint8_t *want = malloc(ROOM), *got = malloc(ROOM);
+	struct fence memory = random_bytes();
 	uint64_t shape[STK_SPEC_AXES_MAX];
 	unsigned kinds[4] = {0};
 	struct stk_err err;
-	size_t room;
 
 	(void)state;
-	memory = fenced(&room);
 	for (int round = 0; round < 1500; round++) {
 		static struct picture p;
 		uint64_t size, key = (uint64_t)below(1u << 30);
@@ -183,7 +176,7 @@ static void any_image_is_value_for_value_what_its_key_says(void **state)
 
 		set_up(&p);
 		size = count_of(p.shape, p.ndims) * stk_dtype_size(p.from);
-		src = below(2) ? memory : memory + room - size;
+		src = below(2) ? memory.start : memory.end - size;
 		memcpy(shape, p.shape, sizeof(shape));
 		assert_int_equal(stkd_image_init(&p.image, &p.ops, shape, p.ndims,
 						 stk_dtype_size(p.from), stk_dtype_size(p.to),
@@ -202,7 +195,7 @@ static void any_image_is_value_for_value_what_its_key_says(void **state)
 	}
 	for (int i = 0; i < 4; i++)
 		assert_in_range(kinds[i], 20, 1500); /* or it shows nothing */
-	munmap(memory, room);
+	fence_free(&memory);
 	free(want);
 	free(got);
 }
@@ -244,8 +237,9 @@ static void check_back(stkd_planes_fn kernel, size_t size, size_t n, const uint8
 static void kernels_of_each_instruction_set_move_values_alike(void **state)
 {
 	const struct stkd_planes *list[3];
-	size_t found = stkd_planes_list(list), room;
-	uint8_t *memory = fenced(&room), *dst = malloc(ROOM);
+	size_t found = stkd_planes_list(list);
+	struct fence memory = random_bytes();
+	uint8_t *dst = malloc(ROOM);
 
 	(void)state;
 	for (size_t k = 0; k < found; k++) {
@@ -254,22 +248,23 @@ static void kernels_of_each_instruction_set_move_values_alike(void **state)
 				size_t size = (size_t)1 << s, n = below(STKD_BLOCK + 1);
 
 				for (uint32_t p = 2; p <= STKD_PLANES_MAX; p++) {
-					const uint8_t *src = memory + room - n * p * size;
+					const uint8_t *src = memory.end - n * p * size;
 
-					src = round % 2 ? src : memory + below(64);
+					src = round % 2 ? src : memory.start + below(64);
 					check_split(list[k]->split[p][s], false, p, size, n, src);
 					check_split(list[k]->split_back[p][s], true, p, size, n,
 						    src);
-					check_merge(list[k]->merge[p][s], p, size, n, memory, dst);
+					check_merge(list[k]->merge[p][s], p, size, n, memory.start,
+						    dst);
 				}
 				check_back(list[k]->back[s], size, n,
-					   round % 2 ? memory + room - n * size
-						     : memory + below(64));
+					   round % 2 ? memory.end - n * size
+						     : memory.start + below(64));
 			}
 		}
 		print_message("%s\n", list[k]->name);
 	}
-	munmap(memory, room);
+	fence_free(&memory);
 	free(dst);
 }
 
