@@ -134,6 +134,9 @@ class Transforms(unittest.TestCase):
         self.assertRegex(shown.stdout, r"masked +one +1 .*a\.safetensors +1 +\d+ +score +a value of stored F32")
         self.assertNotIn("three", shown.stdout)
         self.assertEqual(self.daemon.call("Quarantine", job="nobody"), {"jobs": []})
+        for wrong in ({"stream": 5}, {"job": ["one"]}, {"stream": {}, "job": "one"}):
+            with self.assertRaises(harness.Refused):
+                self.daemon.call("Quarantine", **wrong)
 
     def test_the_log_names_masked_samples_when_their_job_ends(self):
         self.values("masked", "score")
