@@ -79,7 +79,11 @@ class Varlink(Case):
             if kind.startswith("?") and field not in item:
                 continue
             self.assertIn(field, item, name)
-            self.assertIsInstance(item[field], kinds.get(kind.lstrip("?"), list), (name, field))
+            kind = kind.lstrip("?")
+            named = list if kind.startswith("[]") else dict
+            self.assertIsInstance(item[field], kinds.get(kind, named), (name, field))
+            if named is dict and kind not in kinds:
+                self.check_type(kind, item[field])
 
     def test_an_attach_lowers_the_weight_of_its_stream_and_does_not_raise_it(self):
         d = self.daemon("streams:\n  - {name: s, data: %s, rows: 4, weight: 5}\n" % self.data, name="weighed")
