@@ -282,7 +282,7 @@ static void opening_and_closing_many_times_leaves_nothing(void **state)
 	struct fixture *f = *state;
 	int fds = 0, maps = 0;
 
-	for (int i = 0; i < 300; i++) {
+	for (int i = 0; i < 1000; i++) {
 		open_cuda(f);
 		close_all(f);
 		assert_int_equal(standin_registered_bytes(), 0);

@@ -719,6 +719,11 @@ except stoker.Error as e:
                                 PYTHONPATH=self.path("site") + ":" + os.environ["PYTHONPATH"])
         self.assertEqual(out, f"cuda:1 {len(self.on_host())}\n", said)
 
+    def test_the_older_runtime_serves_as_well(self):
+        path = os.environ["LD_LIBRARY_PATH"].replace(os.environ["STANDIN_13"], os.environ["STANDIN_12"])
+        out, said = self.attach("cuda:1", LD_LIBRARY_PATH=path)
+        self.assertEqual(out, f"cuda:1 {len(self.on_host())}\n", said)
+
     def test_without_the_library_it_is_named_and_the_host_works(self):
         os.makedirs(self.path("lib"))
         path = self.path("lib") + ":" + os.environ.get("LD_LIBRARY_PATH", "")
