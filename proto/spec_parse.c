@@ -192,7 +192,7 @@ static const struct stk_key keys[] = {
 	CHOICE(group, "bucket", group_names, STK_KEY_DIGEST,
 	       "batches of samples as they come (fixed) or of similar length (bucket), rows of max_length filled with whole samples (pack), or cut from one stream of all tokens (concat)"),
 	NUMBER(buckets, STK_KEY_U32, "8", 1, STK_SPEC_EDGES_MAX, "buckets", STK_KEY_DIGEST,
-	       "number of edges to choose from the lengths, unless edges are given"),
+	       "number of edges to choose from the lengths, of pairs of edges where there are two, unless edges are given"),
 	CHOICE(bucket_method, "optimal", method_names, STK_KEY_DIGEST,
 	       "how edges are chosen: the least padding for that many, by clusters, as many samples in each bucket, or equal distances"),
 	CUSTOM(edges, STK_KEY_DIGEST,
@@ -406,9 +406,8 @@ static int check_grouping(const struct stk_spec *spec, const struct stk_tree *ma
 		const char *key, *rule;
 		bool broken;
 	} rules[] = {
-		{"length", "names two fields, which is for group: bucket with edges",
-		 spec->length2 &&
-			 (spec->group != STK_GROUP_BUCKET || (!spec->nedges && !spec->edges_file))},
+		{"length", "names two fields, which is for group: bucket",
+		 spec->length2 && spec->group != STK_GROUP_BUCKET},
 		{"rows", "is a list, which is for group: bucket",
 		 spec->nrows && spec->group != STK_GROUP_BUCKET},
 		{"largest_first", "is for group: bucket",

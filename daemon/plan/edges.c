@@ -292,6 +292,20 @@ int stkd_edges_kmeans(const struct stkd_histogram *histogram, uint32_t k, uint32
 	return 0;
 }
 
+static int (*const methods[])(const struct stkd_histogram *, uint32_t, uint32_t, uint32_t,
+			      uint32_t *, size_t *) = {
+	[STK_BUCKET_OPTIMAL] = stkd_edges_optimal,
+	[STK_BUCKET_KMEANS] = stkd_edges_kmeans,
+	[STK_BUCKET_QUANTILE] = stkd_edges_quantile,
+	[STK_BUCKET_UNIFORM] = stkd_edges_uniform,
+};
+
+int stkd_edges_choose(int method, const struct stkd_histogram *histogram, uint32_t k,
+		      uint32_t multiple_of, uint32_t max_length, uint32_t *ret_edges, size_t *ret_n)
+{
+	return methods[method](histogram, k, multiple_of, max_length, ret_edges, ret_n);
+}
+
 uint64_t stkd_edges_padded(const struct stkd_histogram *histogram, const uint32_t *edges, size_t n)
 {
 	uint64_t padded = 0;

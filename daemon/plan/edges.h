@@ -51,6 +51,11 @@ int stkd_edges_quantile(const struct stkd_histogram *histogram, uint32_t k, uint
 int stkd_edges_uniform(const struct stkd_histogram *histogram, uint32_t k, uint32_t multiple_of,
 		       uint32_t max_length, uint32_t *ret_edges, size_t *ret_n);
 
+/* The same contract by enum stk_bucket_method. */
+int stkd_edges_choose(int method, const struct stkd_histogram *histogram, uint32_t k,
+		      uint32_t multiple_of, uint32_t max_length, uint32_t *ret_edges,
+		      size_t *ret_n);
+
 /* Padded tokens when each length goes to its smallest edge; lengths above the last edge count as the last edge. */
 uint64_t stkd_edges_padded(const struct stkd_histogram *histogram, const uint32_t *edges, size_t n);
 

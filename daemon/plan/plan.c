@@ -83,7 +83,7 @@ static int apply_limit(struct stkd_plan *plan, struct stkd_histogram *h, struct 
 	const char *key;
 
 	plan->limit = length_limit(plan->spec, counts->longest, &key);
-	if (plan->lengths.second)
+	if (plan->lengths.second && edges_given(plan->spec))
 		plan->limit2 = plan->spec->edges2[plan->spec->nedges - 1];
 	counts->max_length = plan->limit;
 	overlong = stkd_histogram_cut(h, plan->limit, !plan->drops);
@@ -320,6 +320,8 @@ static int read_lengths(struct stkd_plan *plan, struct stkd_histogram *h, uint32
 	counts->shortest = h->length[0];
 	counts->longest = h->length[h->n - 1];
 	*ret_shortest2 = tally.shortest2;
+	if (plan->lengths.second)
+		plan->limit2 = tally.longest2;
 	return 0;
 }
 

@@ -8,6 +8,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "daemon/plan/pairs.h"
+#include "daemon/plan/tally.h"
+
 #define ROWS_MAX        65536 /* a budget asks for no more rows of a batch than this */
 #define GLOBAL_ROWS_MAX (UINT64_C(1) << 30) /* or of a step */
 
@@ -72,13 +75,31 @@ int stkd_shapes_check(const struct stk_spec *spec, uint32_t world, struct stk_er
 	return spec->group == STK_GROUP_BUCKET ? check_edges(spec, err) : 0;
 }
 
-static int (*const methods[])(const struct stkd_histogram *, uint32_t, uint32_t, uint32_t,
-			      uint32_t *, size_t *) = {
-	[STK_BUCKET_OPTIMAL] = stkd_edges_optimal,
-	[STK_BUCKET_KMEANS] = stkd_edges_kmeans,
-	[STK_BUCKET_QUANTILE] = stkd_edges_quantile,
-	[STK_BUCKET_UNIFORM] = stkd_edges_uniform,
-};
+static int choose_pairs(struct stkd_plan *plan, struct stk_err *err)
+{
+	const struct stk_spec *spec = plan->spec;
+	_cleanup_(stkd_pairs_deinit) struct stkd_pairs pairs = {0};
+	size_t n = 0;
+	int r = stkd_pairs_init(&pairs, STK_MIN(plan->limit, plan->counts.longest), plan->limit2,
+				spec->multiple_of);
+
+	if (r == 0) {
+		stkd_tally_pairs(plan, &pairs);
+		r = stkd_pairs_edges(&pairs, spec->bucket_method, spec->buckets, spec->max_length,
+				     plan->edges, plan->edges2, &n);
+	}
+	plan->nclasses = (uint32_t)n;
+	if (r == -EOVERFLOW)
+		return stk_err_set(err, -EINVAL,
+				   "lengths: %" PRIu64 " samples of up to %" PRIu32 " and %" PRIu32
+				   " rounded to multiple_of %" PRIu32
+				   " are more tokens than 2^64, or an edge above 2^32",
+				   plan->counts.delivered, plan->counts.longest, plan->limit2,
+				   spec->multiple_of);
+	return r < 0 ? stk_err_set(err, r, "no memory to choose %" PRIu32 " pairs of edges",
+				   spec->buckets)
+		     : 0;
+}
 
 int stkd_shapes_edges(struct stkd_plan *plan, const struct stkd_histogram *h, struct stk_err *err)
 {
@@ -88,13 +109,15 @@ int stkd_shapes_edges(struct stkd_plan *plan, const struct stkd_histogram *h, st
 	size_t n = spec->nedges;
 	int r;
 
+	if (plan->lengths.second && !n)
+		return choose_pairs(plan, err);
 	if (spec->group == STK_GROUP_BUCKET && n) {
 		memcpy(plan->edges, spec->edges, n * sizeof(*plan->edges));
 		memcpy(plan->edges2, spec->edges2, n * sizeof(*plan->edges2));
 		plan->nclasses = (uint32_t)n;
 		return 0;
 	}
-	r = methods[method](h, k, spec->multiple_of, spec->max_length, plan->edges, &n);
+	r = stkd_edges_choose(method, h, k, spec->multiple_of, spec->max_length, plan->edges, &n);
 	if (r == -EOVERFLOW)
 		return stk_err_set(err, -EINVAL,
 				   "lengths: %" PRIu64 " samples of up to %" PRIu32

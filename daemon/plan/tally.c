@@ -6,6 +6,7 @@
 
 #include <errno.h>
 
+#include "daemon/plan/pairs.h"
 #include "daemon/plan/source.h"
 
 /* Reads a dataset as it is stored, or the samples at the first places of a pass over it. */
@@ -63,6 +64,12 @@ static bool next_id(struct reader *reader, uint64_t *ret)
 	return true;
 }
 
+static void take_second(struct stkd_tally *tally, uint32_t second)
+{
+	tally->shortest2 = STK_MIN(tally->shortest2, second);
+	tally->longest2 = STK_MAX(tally->longest2, second);
+}
+
 static size_t read_lengths(void *context, uint32_t *out, size_t room)
 {
 	struct reader *reader = context;
@@ -76,8 +83,7 @@ static size_t read_lengths(void *context, uint32_t *out, size_t room)
 			continue;
 		}
 		if (plan->lengths.second)
-			reader->tally.shortest2 =
-				STK_MIN(reader->tally.shortest2, plan->lengths.second[id]);
+			take_second(&reader->tally, plan->lengths.second[id]);
 		out[n++] = plan->lengths.len[id];
 	}
 	reader->tally.kept += n;
@@ -100,6 +106,7 @@ static int read_all(struct reader *reader, uint64_t times, struct stkd_histogram
 	tally->kept += reader->tally.kept * times;
 	tally->filtered += reader->tally.filtered * times;
 	tally->shortest2 = STK_MIN(tally->shortest2, reader->tally.shortest2);
+	tally->longest2 = STK_MAX(tally->longest2, reader->tally.longest2);
 	return r;
 }
 
@@ -229,6 +236,19 @@ void stkd_tally_stored(const struct stkd_plan *plan, struct stkd_outcome *ret)
 		struct reader reader = stored_of(plan, d);
 
 		add_all(&reader, times_of(&plan->mix, d), ret);
+	}
+}
+
+void stkd_tally_pairs(const struct stkd_plan *plan, struct stkd_pairs *ret)
+{
+	for (uint32_t d = 0; d < plan->mix.n; d++) {
+		struct reader reader = stored_of(plan, d);
+		uint64_t id, times = times_of(&plan->mix, d);
+		uint32_t length;
+
+		while (times && next_id(&reader, &id))
+			if (stkd_plan_delivers(plan, id, &length))
+				stkd_pairs_add(ret, length, stkd_plan_second(plan, id), times);
 	}
 }
 

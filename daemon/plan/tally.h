@@ -12,7 +12,7 @@
 /* Samples that pass `keep`, and those that do not. */
 struct stkd_tally {
 	uint64_t kept, filtered;
-	uint32_t shortest2; /* second length of those that pass */
+	uint32_t shortest2, longest2; /* second length of those that pass */
 };
 
 /**
@@ -27,6 +27,10 @@ int stkd_tally_lengths(const struct stkd_plan *plan, bool drawn, struct stkd_his
 
 /* The first stored sample that is overlong, or UINT64_MAX. */
 uint64_t stkd_tally_overlong(const struct stkd_plan *plan);
+
+struct stkd_pairs;
+/* Adds both lengths, as delivered, of the stored samples, as often as every epoch reads them at least. */
+void stkd_tally_pairs(const struct stkd_plan *plan, struct stkd_pairs *ret);
 
 /* What becomes of the samples of an epoch, once buckets are known. */
 struct stkd_outcome {

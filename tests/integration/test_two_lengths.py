@@ -105,6 +105,32 @@ class TwoLengths(Case):
         text = self.stoker("plan", self.data, "pad_to=edge", *self.keys[:4])
         self.assertIn("class 1: 4 rows, width 40..40, second width 8..8", text)
 
+    def test_pairs_of_edges_are_chosen_and_frozen(self):
+        d = self.daemon()
+        keys = [k for k in self.keys if not k.startswith("edges=")] + ["buckets=6"]
+        plan = json.loads(self.stoker("plan", self.data, "--json", *keys, "pad_to=edge", "--edges-out", self.path("e.json")))
+        classes = [(c["edge"], c["edge2"]) for c in plan["classes"]]
+        self.assertTrue(2 < len(classes) <= 6, classes)
+        self.assertGreater(len({f for f, _ in classes}), 1)
+        self.assertGreater(len({t for _, t in classes}), 1)
+        lines = self.stoker("cat", self.data, "--socket", d.socket, "--data", "--epochs", "1", *keys, "pad_to=edge").splitlines()
+        batches = [b for b in map(json.loads, lines) if b["kind"] == "batch"]
+        for batch in batches:
+            self.assertEqual(batch["width"], classes[batch["class"]][0])
+            self.check(batch, classes[batch["class"]][1])
+        self.assertEqual(sorted(i for b in batches for i in b["sample_ids"] if i is not None), list(range(203)))
+        padded = {m: json.loads(self.stoker("plan", self.data, "--json", *keys, "bucket_method=" + m, "pad_to=edge"))
+                  for m in ("optimal", "uniform")}
+        cost = {m: sum(next(f + t for f, t in ((c["edge"], c["edge2"]) for c in p["classes"])
+                            if f >= len(frames) and t >= len(text)) for frames, text in self.samples)
+                for m, p in padded.items()}
+        self.assertLess(cost["optimal"], cost["uniform"])
+        with open(self.path("e.json")) as file:
+            self.assertEqual([(f, t) for f, ts in json.load(file)["edges"] for t in ts], classes)
+        frozen = [*keys[:-1], "pad_to=edge", "edges=" + self.path("e.json")]
+        self.assertEqual(self.stoker("plan", self.data, "--hash", *frozen),
+                         self.stoker("plan", self.data, "--hash", *keys, "pad_to=edge"))
+
     def test_one_length_tells_of_no_second_one(self):
         plan = json.loads(self.stoker("plan", self.data, "--json", "length=frames", "rows=4", "buckets=2"))
         self.assertEqual({"edge2", "width2_min", "width2_max"} & set(plan["classes"][0]), set())

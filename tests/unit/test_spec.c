@@ -529,7 +529,7 @@ static void bad_plans_are_refused(void **state)
 	refuse("length: [a]\nrows: [[1]]", "rows must be");
 	refuse("length: [a, a]", "two fields that differ");
 	refuse("length: [a, b, c]", "a list of two");
-	refuse("length: [a, b]", "length names two fields, which is for group: bucket with edges");
+	refuse("length: [a, b]\ngroup: fixed", "length names two fields, which is for group: bucket");
 	refuse("{length: [a, b], edges: [4, 8]}", "pairs such as [400, [20, 40]] are needed");
 	refuse("edges: [[4, [1, 2]], [8, [3]]]", "edges of two lengths, but length names one");
 	refuse("{length: [a, b], edges: [[4, [1, 9]], [8, [3]]]}",
