@@ -277,12 +277,18 @@ static void shared_slots_are_registered_writable_and_read_only_again_after(void 
 	assert_int_equal(standin_registered_bytes(), FAKE_SLOTS * FAKE_SLOT_SIZE);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CYCLES 200
+#else
+#define CYCLES 1000
+#endif
+
 static void opening_and_closing_many_times_leaves_nothing(void **state)
 {
 	struct fixture *f = *state;
 	int fds = 0, maps = 0;
 
-	for (int i = 0; i < 1000; i++) {
+	for (int i = 0; i < CYCLES; i++) {
 		open_cuda(f);
 		close_all(f);
 		assert_int_equal(standin_registered_bytes(), 0);

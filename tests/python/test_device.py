@@ -2,7 +2,9 @@
 """Batches on a device, and host batches that are copied there: with the stand-in in place of the CUDA runtime."""
 import collections
 import gc
+import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -447,6 +449,30 @@ class Devices(DeviceCase):
             l = self.loader(f"job-{number}", device=device)
             self.assertEqual(l.device, "cpu" if device in ("cpu", None) else "cuda:1")
             l.close()
+
+    def test_the_daemon_is_told_which_device_the_batches_go_to(self):
+        for options, pci in (({"device": "cuda:1"}, "0000:42:00.0"), ({"pin": "cuda:0"}, "0000:41:00.0"), ({}, None)):
+            path = self.path(f"{pci}.sock")
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(path)
+            server.listen()
+            got = []
+            def serve():
+                peer, _ = server.accept()
+                with peer:
+                    text = b""
+                    while not text.endswith(b"\0"):
+                        text += peer.recv(65536)
+                got.append(json.loads(text.split(b"\0")[0]))
+            thread = threading.Thread(target=serve)
+            thread.start()
+            with self.assertRaises(stoker.Error):
+                stoker.Loader(self.data, as_="dlpack", daemon="system", socket=path, rows=4, **options)
+            thread.join()
+            server.close()
+            self.assertEqual(got[0]["method"], "io.stoker.Attach")
+            want = {"pci": pci, "host_node": 0} if pci else None
+            self.assertEqual(got[0]["parameters"].get("device"), want)
 
     def test_two_devices_are_fed_by_one_thread(self):
         want, side = self.on_host(), {}

@@ -59,6 +59,54 @@ static void check(stkd_row_fn row, const uint8_t *src, size_t in, size_t out, bo
 		assert_int_equal(dst[i], 0xAA);
 }
 
+/* Each of the two is what the row alone would be. */
+static void check_twins(stkd_twins_fn twins, stkd_row_fn row, const uint8_t *src, size_t out,
+			size_t n, size_t width)
+{
+	static _Alignas(64) uint8_t a[8 * (WIDTH + 8)], b[8 * (WIDTH + 8)], want[8 * (WIDTH + 8)];
+	const uint64_t pads[] = {UINT64_C(0xfedcba9876543210), UINT64_C(0x0123456789abcdef)};
+	size_t offset = n % 8 * out;
+
+	memset(a, 0xAA, sizeof(a));
+	memset(b, 0xAA, sizeof(b));
+	twins(a + offset, b, src, n, width, pads[0], pads[1]);
+	memset(want, 0xAA, sizeof(want));
+	row(want + offset, src, n, width, pads[0]);
+	assert_memory_equal(a, want, sizeof(want));
+	memset(want, 0xAA, sizeof(want));
+	row(want, src, n, width, pads[1]);
+	assert_memory_equal(b, want, sizeof(want));
+}
+
+static void twins_are_two_rows_from_values_that_are_read_once(void **state)
+{
+	const struct stkd_rows *list[3];
+	size_t nlist = stkd_rows_list(list);
+
+	(void)state;
+	srand(4);
+	for (size_t l = 0; l < nlist; l++) {
+		for (unsigned from = 0; from < STKD_NSIZES; from++) {
+			for (unsigned to = from; to < STKD_NSIZES; to++) {
+				for (size_t n = 0; n < 140; n++) {
+					size_t out = (size_t)1 << to;
+					size_t width = n + (size_t)rand() % (WIDTH - n);
+					const uint8_t *src = page_end - (n << from);
+
+					check_twins(list[l]->unsigned_twins[from][to],
+						    list[l]->unsigned_[from][to], src, out, n,
+						    width);
+					check_twins(list[l]->signed_twins[from][to],
+						    list[l]->signed_[from][to], src, out, n, width);
+				}
+			}
+		}
+	}
+	assert_true(stkd_twins_find(STK_DTYPE_I8, STK_DTYPE_I64) == list[0]->signed_twins[0][3]);
+	assert_true(stkd_twins_find(STK_DTYPE_U8, STK_DTYPE_I64) == list[0]->unsigned_twins[0][3]);
+	assert_null(stkd_twins_find(STK_DTYPE_I8, STK_DTYPE_U16));
+}
+
 static void every_row_is_its_values_and_padding_and_reads_nothing_behind_them(void **state)
 {
 	const struct stkd_rows *list[3];
@@ -140,6 +188,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_row_is_its_values_and_padding_and_reads_nothing_behind_them),
+		cmocka_unit_test(twins_are_two_rows_from_values_that_are_read_once),
 		cmocka_unit_test(ids_above_32767_stay_positive),
 		cmocka_unit_test(only_casts_without_loss_have_a_row),
 	};

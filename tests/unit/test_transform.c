@@ -314,6 +314,63 @@ static void a_value_out_of_range_names_shard_sample_and_field(void **state)
 	free(b.slot);
 }
 
+/* Two in one pass, one alone, and others between them. */
+static void copies_of_one_source_differ_in_their_padding_alone(void **state)
+{
+	struct stk_spec_field fields[] = {
+		{.name = (char *)"a", .from = (char *)"ids", .dtype = STK_DTYPE_I64},
+		{.name = (char *)"narrow", .from = (char *)"ids"},
+		{.name = (char *)"mask", .make = STK_MAKE_MASK},
+		{.name = (char *)"b", .from = (char *)"ids", .dtype = STK_DTYPE_I64},
+		{.name = (char *)"c", .from = (char *)"ids", .dtype = STK_DTYPE_I64},
+		{.name = (char *)"feats"},
+		{.name = (char *)"features", .from = (char *)"feats"},
+	};
+	struct stk_spec spec = {.multiple_of = 8, .fields = fields, .nfields = 7};
+	uint64_t ids[] = {3, 39, 0, 21, 8};
+	struct stkd_recipe recipe = {.rows = 6, .rows_real = 5, .width = 24, .ids = ids};
+	struct stkd_assembly *assembly = NULL;
+	struct stkd_rows_result result;
+	struct stkd_layout layout;
+	struct stk_err err;
+	uint8_t *slot;
+
+	(void)state;
+	for (int i = 0; i < 7; i++) {
+		fields[i].pad_set = i != 2;
+		fields[i].pad = 100 + i;
+		fields[i].pad_float = 100 + i;
+	}
+	if (stkd_assembly_new(&spec, &fake.dataset, LONGEST, &assembly, &err) < 0)
+		fail_msg("%s", err.text);
+	assert_int_equal(stkd_assembly_layout(assembly, 6, 24, 0, &layout), 0);
+	slot = aligned_alloc(256, stk_align_up(layout.size, 256));
+	assert_int_equal(stkd_assembly_rows(assembly, &layout, &recipe, slot, 0, 6, &result, &err),
+			 0);
+	for (uint32_t row = 0; row < 6; row++) {
+		uint32_t n = row < 5 ? STK_MIN(fake.counts[IDS][ids[row]], 24u) : 0;
+
+		for (uint32_t i = 0; i < 24; i++) {
+			static const int wide[] = {0, 3, 4};
+			int64_t got;
+			float x;
+
+			for (int k = 0; k < 3; k++) {
+				memcpy(&got,
+				       slot + layout.fields[wide[k]].offset + 8 * (row * 24 + i),
+				       8);
+				assert_true(got == (i < n ? id_of(ids[row], i) : 100 + wide[k]));
+			}
+			memcpy(&x, slot + layout.fields[6].offset + 20 * (row * 24 + i), 4);
+			assert_true(i < n || x == 106);
+			if (i < n)
+				assert_memory_equal(&x, stored(FEATS, ids[row]) + 20 * i, 4);
+		}
+	}
+	free(slot);
+	stkd_assembly_free(assembly);
+}
+
 static void set_mask(uint64_t sample, uint32_t i, uint8_t value)
 {
 	((uint8_t *)(uintptr_t)stored(LABEL_MASK, sample))[i] = value;
@@ -532,6 +589,7 @@ int main(void)
 		cmocka_unit_test(a_value_out_of_range_names_shard_sample_and_field),
 		cmocka_unit_test(a_bad_sample_in_quarantine_is_a_masked_row),
 		cmocka_unit_test(samples_in_quarantine_are_listed_with_their_places),
+		cmocka_unit_test(copies_of_one_source_differ_in_their_padding_alone),
 		cmocka_unit_test(a_value_that_the_mask_hides_is_not_out_of_range),
 		cmocka_unit_test(what_does_not_fit_the_field_is_refused_with_its_numbers),
 	};
