@@ -84,13 +84,26 @@ static const struct member stk_shm_field[] = {
 };
 
 static const struct member stk_shm_seat[] = {
-	M(stk_shm_seat, magic),        M(stk_shm_seat, major),    M(stk_shm_seat, minor),
-	M(stk_shm_seat, ring_entries), M(stk_shm_seat, seat),     M(stk_shm_seat, ring_off),
-	M(stk_shm_seat, file_size),    M(stk_shm_seat, first),    M(stk_shm_seat, reserved0),
-	M(stk_shm_seat, release_tail), M(stk_shm_seat, consumed), M(stk_shm_seat, batches),
-	M(stk_shm_seat, wait_ns),      M(stk_shm_seat, waits),    M(stk_shm_seat, waiting_since_ns),
-	M(stk_shm_seat, last_next_ns), M(stk_shm_seat, cpu),      M(stk_shm_seat, reserved1),
-	M(stk_shm_seat, wait),         M(stk_shm_seat, hungry),   M(stk_shm_seat, reserved2),
+	M(stk_shm_seat, magic),
+	M(stk_shm_seat, major),
+	M(stk_shm_seat, minor),
+	M(stk_shm_seat, ring_entries),
+	M(stk_shm_seat, seat),
+	M(stk_shm_seat, ring_off),
+	M(stk_shm_seat, file_size),
+	M(stk_shm_seat, first),
+	M(stk_shm_seat, reserved0),
+	M(stk_shm_seat, release_tail),
+	M(stk_shm_seat, consumed),
+	M(stk_shm_seat, batches),
+	M(stk_shm_seat, wait_ns),
+	M(stk_shm_seat, waits),
+	M(stk_shm_seat, waiting_since_ns),
+	M(stk_shm_seat, last_next_ns),
+	M(stk_shm_seat, reserved1),
+	M(stk_shm_seat, wait),
+	M(stk_shm_seat, hungry),
+	M(stk_shm_seat, reserved2),
 };
 
 static const struct member stk_state_header[] = {
