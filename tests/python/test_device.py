@@ -74,6 +74,7 @@ class Torch(types.ModuleType):
     gated = False
     bool = "bool"
     __version__ = "2.4.1+cu124"
+    version = types.SimpleNamespace(cuda="12.4")
 
     class Event:
         def record(self, stream):
@@ -238,7 +239,8 @@ class Order(DeviceCase):
         kept = [(b.sample_ids, b.lengths) for b in l]
         want = [samples for _, _, samples, _ in self.on_host()]
         self.assertEqual([memoryview(i).tolist() for i, _ in kept], want)
-        self.assertEqual([memoryview(n).tolist() for _, n in kept], [[len(self.samples[i]) for i in ids] for ids in want])
+        lengths = [[len(self.samples[i]) for i in samples] for samples in want]
+        self.assertEqual([memoryview(n).tolist() for _, n in kept], lengths)
 
     def test_packed_rows_have_their_borders_on_the_device(self):
         options = {"group": "pack", "flat": True, "tokens": 400, "rows": None, "buckets": None, "epochs": 1,
@@ -749,6 +751,19 @@ except stoker.Error as e:
         path = os.environ["LD_LIBRARY_PATH"].replace(os.environ["STANDIN_13"], os.environ["STANDIN_12"])
         out, said = self.attach("cuda:1", LD_LIBRARY_PATH=path)
         self.assertEqual(out, f"cuda:1 {len(self.on_host())}\n", said)
+
+    @common.needs_torch
+    def test_a_torch_without_cuda_is_no_consumer_of_device_batches(self):
+        if common.torch.version.cuda:
+            self.skipTest("this torch has CUDA")
+        for options in {"device": "cuda"}, {"pin": True}:
+            with self.assertRaises(stoker.DeviceError) as caught:
+                self.loader(as_="torch", **options)
+            self.assertIn("built without CUDA", str(caught.exception))
+        with self.assertWarns(RuntimeWarning) as warned:
+            l = self.loader(as_="torch", device="auto")
+        self.assertEqual((l.device, next(iter(l))["input_ids"].device.type), ("cpu", "cpu"))
+        self.assertIn("built without CUDA", str(warned.warning))
 
     def test_without_the_library_it_is_named_and_the_host_works(self):
         os.makedirs(self.path("lib"))

@@ -48,10 +48,17 @@ def _load_runtime():
             return
 
 
-def _any():
+def _need(ordinal, torch):
+    """DeviceError unless there is such a device, and torch, where it is to take the batches, can use it."""
+    if torch and getattr(sys.modules["torch"].version, "cuda", None) is None:
+        raise DeviceError(f"torch {sys.modules['torch'].__version__} was built without CUDA")
+    _stoker.cuda_device(ordinal)
+
+
+def _any(torch):
     """The current device, or None and a warning where there is none."""
     try:
-        _stoker.cuda_device(CURRENT)
+        _need(CURRENT, torch)
     except DeviceError as e:
         warnings.warn(f"device=\"auto\": batches stay in host memory: {e}", RuntimeWarning, stacklevel=4)
         return None
@@ -72,18 +79,30 @@ def _torch_stream():
     return current
 
 
+def _choose(device, pin, torch):
+    """(kind, ordinal) of a Pipeline."""
+    if device is None or str(device) == "cpu":
+        ordinal = None
+    else:
+        _load_runtime()
+        ordinal = _any(torch) if str(device) == "auto" else _ordinal("device", device)
+    if ordinal is not None and pin and str(device) != "auto":
+        raise SpecError(f"pin={pin!r}: with device={device!r} the slots are page-locked anyway")
+    if ordinal is not None or not pin:
+        return (NONE, CURRENT) if ordinal is None else (DEVICE, ordinal)
+    ordinal = CURRENT if pin is True else _ordinal("pin", pin)
+    if ordinal is None:
+        raise SpecError(f"pin={pin!r}: True, or the CUDA device that the batches are copied to")
+    _load_runtime()
+    return HOST, ordinal
+
+
 def pipeline(as_, device, depth, pin):
     """The Pipeline for a Loader's arguments, and what as_ then is."""
-    if pin or str(device) not in ("None", "cpu"):
-        _load_runtime()
-    ordinal = _any() if str(device) == "auto" else _ordinal("device", device)
-    kind = NONE if ordinal is None else DEVICE
-    if kind == NONE and pin:
-        kind, ordinal = HOST, CURRENT if pin is True else _ordinal("pin", pin)
-        if ordinal is None:
-            raise SpecError(f"pin={pin!r}: True, or the CUDA device that the batches are copied to")
-    elif pin and str(device) != "auto":
-        raise SpecError(f"pin={pin!r}: with device={device!r} the slots are page-locked anyway")
+    if as_ == "torch":
+        import torch  # noqa: F401
+    torch = as_ == "torch" or (as_ is None and "torch" in sys.modules)
+    kind, ordinal = _choose(device, pin, torch)
     if not 0 <= depth <= 64:
         raise SpecError(f"depth={depth!r}: 1 to 64 device slots; 0: as libstoker-cuda thinks best")
     if kind == DEVICE and as_ is None:
@@ -92,8 +111,9 @@ def pipeline(as_, device, depth, pin):
         raise SpecError(f"as_='numpy': it has no arrays on a device; with device={device!r}: torch, cupy, jax, dlpack")
     if kind != DEVICE and as_ == "cupy":
         raise SpecError("as_='cupy': it has arrays on a device only; give device=\"cuda\"")
-    stream = _torch_stream() if kind != NONE and (as_ or ("torch" in sys.modules and "torch")) == "torch" else None
-    return Pipeline(kind, CURRENT if ordinal is None else ordinal, depth, stream), as_
+    if kind != NONE:
+        _need(ordinal, torch)
+    return Pipeline(kind, ordinal, depth, _torch_stream() if kind != NONE and torch else None), as_
 
 
 # Methods of Batch.
