@@ -237,9 +237,11 @@ static int make_absolute(json_t *spec, struct stk_err *err)
 	if (json_is_string(edges)) /* a file */
 		failed = json_object_set_new(spec, "edges",
 					     absolute_json(json_string_value(edges))) < 0;
-	if (json_is_string(data))
+	if (json_is_string(data)) {
 		failed |= json_object_set_new(spec, "data",
 					      absolute_json(json_string_value(data))) < 0;
+		data = NULL; /* it is gone */
+	}
 	json_array_foreach (data, i, item) {
 		const char *path = json_string_value(json_object_get(item, "path"));
 
