@@ -4,6 +4,7 @@ import collections.abc
 import gc
 import os
 import pickle
+import sys
 import threading
 
 import common
@@ -339,8 +340,13 @@ class Lifetime(LoaderCase):
         run(2000)
         gc.collect()
         objects, before = len(gc.get_objects()), harness.footprint(os.getpid())
+        shared = [stoker.Batch, stoker.Tensor, l, l._client, l.shapes()[0], torch.int64, torch.Tensor, bytes, None, True,
+                  *b"\0\1\2", *map(sys.intern, ("input_ids", "labels", "attention_mask"))]
+        references = [sys.getrefcount(x) for x in shared]
         run(int(os.environ.get("STOKER_FLAT_BATCHES", "20000")))
         gc.collect()
+        for x, before_ in zip(shared, references):
+            self.assertLess(abs(sys.getrefcount(x) - before_), 50, x)
         self.assertLess(abs(len(gc.get_objects()) - objects), 20)
         after = harness.footprint(os.getpid())
         self.assertEqual(after["fds"], before["fds"])

@@ -151,7 +151,7 @@ class Threads(LoaderCase):
         it = iter(other)
         s = self.script("""
 import resource
-now = int(open('/proc/self/statm').read().split()[0]) * 4096
+with open('/proc/self/statm') as f: now = int(f.read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (now + (4 << 20), now + (4 << 20)))
 try: loader(rows=1000, prefetch=64)
 except stoker.LimitError as e: print(e)""")
