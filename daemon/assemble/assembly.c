@@ -84,6 +84,18 @@ static uint32_t elements(const struct stkd_op *op, uint32_t width, const struct 
 	return (uint32_t)STK_MIN(n, width);
 }
 
+/* Both rows of a pair; the other one is as wide. */
+static void write_twins(const struct stkd_op *op, uint8_t *dst, uint8_t *slot,
+			const struct row *row, uint32_t n, uint32_t width)
+{
+	const struct stkd_op *twin = &row->run->assembly->ops[op->twin];
+	uint64_t start = row->run->layout->fields[op->twin].offset;
+
+	op->twins(dst, slot + start + row->index * (width * twin->size),
+		  row->extents ? row->extents[op->column].data : NULL, n * op->inner_count,
+		  width * op->inner_count, op->pad, twin->pad);
+}
+
 /* A row in ascending order: stores that step back cost a quarter of the bandwidth. */
 static void write_copy(const struct stkd_op *op, const struct stk_shm_field *field, uint8_t *slot,
 		       const struct row *row)
@@ -93,6 +105,10 @@ static void write_copy(const struct stkd_op *op, const struct stk_shm_field *fie
 	uint32_t before = op->left ? width - n : 0, skipped = op->shift && n;
 	uint8_t *dst = slot + field->offset + row->index * (width * op->size);
 
+	if (op->twin) {
+		write_twins(op, dst, slot, row, n, width);
+		return;
+	}
 	if (op->row) {
 		op->row(dst, row->extents ? row->extents[op->column].data : NULL,
 			n * op->inner_count, width * op->inner_count, op->pad);
@@ -168,7 +184,8 @@ static void write_row(const struct stkd_run *run, const struct row *row)
 	for (uint32_t i = 0; i < run->assembly->nops; i++) {
 		const struct stkd_op *op = &run->assembly->ops[i];
 
-		writers[op->make](op, &run->layout->fields[i], run->slot, row);
+		if (!op->by_twin)
+			writers[op->make](op, &run->layout->fields[i], run->slot, row);
 	}
 	memcpy(run->slot + run->layout->ids_off + row->index * sizeof(id), &id, sizeof(id));
 	memcpy(run->slot + run->layout->lengths_off + row->index * sizeof(length), &length,

@@ -545,10 +545,31 @@ static int add_stored_fields(struct stkd_assembly *assembly, const struct stk_sp
 	return r == 0 && assembly->packed ? add_packed_fields(assembly, spec, err) : r;
 }
 
+/* What is the same values with other padding, ids and labels say, is written together: read once. */
+static void pair_twins(struct stkd_assembly *assembly)
+{
+	for (uint32_t i = 0; i < assembly->nops; i++) {
+		struct stkd_op *op = &assembly->ops[i];
+
+		for (uint32_t k = i + 1; k < assembly->nops && !op->twin; k++) {
+			struct stkd_op *other = &assembly->ops[k];
+
+			if (op->make != STK_MAKE_COPY || other->make != STK_MAKE_COPY || !op->row ||
+			    !other->row || op->by_twin || other->by_twin ||
+			    op->column != other->column || op->to != other->to)
+				continue;
+			op->twin = k;
+			op->twins = stkd_twins_find(op->from, op->to);
+			other->by_twin = true;
+		}
+	}
+}
+
 int stkd_fields_compile(struct stkd_assembly *assembly, const struct stk_spec *spec,
 			struct stk_err *err)
 {
 	const struct stkd_dataset *dataset = assembly->dataset;
+	int r = 0;
 
 	if (dataset->length_field >= dataset->nfields)
 		return stk_err_set(err, -EINVAL,
@@ -558,12 +579,10 @@ int stkd_fields_compile(struct stkd_assembly *assembly, const struct stk_spec *s
 	assembly->separator = spec->separator;
 	assembly->align = STK_MAX(spec->align, 1u);
 	if (!spec->fields)
-		return add_stored_fields(assembly, spec, err);
-	for (size_t i = 0; i < spec->nfields; i++) {
-		int r = add_field(assembly, &spec->fields[i], spec, err);
-
-		if (r < 0)
-			return r;
-	}
-	return 0;
+		r = add_stored_fields(assembly, spec, err);
+	for (size_t i = 0; r == 0 && i < spec->nfields; i++)
+		r = add_field(assembly, &spec->fields[i], spec, err);
+	if (r == 0 && !assembly->packed)
+		pair_twins(assembly);
+	return r;
 }

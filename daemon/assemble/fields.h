@@ -32,6 +32,9 @@ struct stkd_op {
 	stkd_copy_fn copy;                /* NULL: none of the plain ones */
 	struct stkd_transform *transform; /* NULL: copy does it all; owned */
 	stkd_row_fn row;                  /* a row with its padding in one; NULL: in pieces */
+	uint32_t twin;                    /* an op behind it with the same values; 0: none */
+	stkd_twins_fn twins;              /* writes both */
+	bool by_twin;                     /* is written with the one before it */
 	stkd_fill_fn fill;
 	uint64_t pad; /* as fill takes it */
 	/* Packed rows. */

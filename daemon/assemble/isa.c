@@ -110,20 +110,45 @@ static unsigned size_index(enum stk_dtype dtype)
 	return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : size == 8 ? 3 : STKD_NSIZES;
 }
 
+/* Of both types; false: there is no row function for them. */
+static bool find_row(enum stk_dtype from, enum stk_dtype to, unsigned *ret_in, unsigned *ret_out,
+		     bool *ret_signed)
+{
+	unsigned in = *ret_in = size_index(from), out = *ret_out = size_index(to);
+
+	*ret_signed = false;
+	if (in == STKD_NSIZES || out == STKD_NSIZES)
+		return false;
+	if (from == to)
+		return true;
+	*ret_signed = stk_dtype_class(from) == STK_DTYPE_IS_INT && stk_dtype_min(from) < 0;
+	return stk_dtype_class(from) == STK_DTYPE_IS_INT &&
+	       stk_dtype_class(to) == STK_DTYPE_IS_INT && in < out &&
+	       !(*ret_signed && stk_dtype_min(to) == 0);
+}
+
 stkd_row_fn stkd_row_find(enum stk_dtype from, enum stk_dtype to)
 {
-	unsigned in = size_index(from), out = size_index(to);
 	const struct stkd_rows *found[3];
+	unsigned in, out;
+	bool is_signed;
 
-	if (in == STKD_NSIZES || out == STKD_NSIZES)
-		return NULL;
 	stkd_rows_list(found);
-	if (from == to)
-		return found[0]->unsigned_[in][in];
-	if (stk_dtype_class(from) != STK_DTYPE_IS_INT || stk_dtype_class(to) != STK_DTYPE_IS_INT ||
-	    in == out || (stk_dtype_min(from) < 0 && stk_dtype_min(to) == 0))
+	if (!find_row(from, to, &in, &out, &is_signed))
 		return NULL;
-	return (stk_dtype_min(from) < 0 ? found[0]->signed_ : found[0]->unsigned_)[in][out];
+	return (is_signed ? found[0]->signed_ : found[0]->unsigned_)[in][out];
+}
+
+stkd_twins_fn stkd_twins_find(enum stk_dtype from, enum stk_dtype to)
+{
+	const struct stkd_rows *found[3];
+	unsigned in, out;
+	bool is_signed;
+
+	stkd_rows_list(found);
+	if (!find_row(from, to, &in, &out, &is_signed))
+		return NULL;
+	return (is_signed ? found[0]->signed_twins : found[0]->unsigned_twins)[in][out];
 }
 
 stkd_row_fn stkd_row_ones(enum stk_dtype to)

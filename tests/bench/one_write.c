@@ -14,6 +14,7 @@
 static struct stk_spec_field fields[] = {
 	{.name = (char *)"ids", .dtype = STK_DTYPE_I64},
 	{.name = (char *)"mask", .make = STK_MAKE_MASK},
+	{.name = (char *)"again", .from = (char *)"ids", .dtype = STK_DTYPE_I64},
 	{.name = (char *)"labels",
 	 .from = (char *)"ids",
 	 .dtype = STK_DTYPE_I32,
