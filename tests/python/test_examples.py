@@ -56,9 +56,9 @@ class ExampleCase(LoaderCase):
         if p.stderr:
             p.stderr.close()
 
-    def run_example(self, name, *args, ranks=0):
+    def run_example(self, name, *args, ranks=0, seconds=120):
         p = self.start(name, *args, ranks=ranks)
-        out, err = p.communicate(timeout=120)
+        out, err = p.communicate(timeout=seconds)
         self.assertEqual(p.returncode, 0, out + err)
         return out
 

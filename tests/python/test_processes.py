@@ -14,6 +14,7 @@ from common import LoaderCase, ids, needs_torch
 from harness import is_alive, wait_until
 
 KILLS = int(os.environ.get("STOKER_KILLS", "8"))
+ATTACHES = int(os.environ.get("STOKER_ATTACHES", "100"))
 
 
 class Exits(LoaderCase):
@@ -134,7 +135,7 @@ class Threads(LoaderCase):
         for _ in range(10):
             cycle()
         before = [harness.footprint(p) for p in (os.getpid(), self.d.pid)]
-        for _ in range(100):
+        for _ in range(ATTACHES):
             cycle()
         self.d.wait_idle()
         # A feed's descriptors are closed on a work thread, a moment after its memory is counted back.
