@@ -837,7 +837,7 @@ class Pinned(DeviceCase):
 
     def test_copies_that_are_not_made_yet_do_not_stop_a_loader_for_ever(self):
         self.torch()
-        l = self.loader(as_="torch", prefetch=2)
+        l = self.loader(as_="torch", prefetch=2, timeout=5)
         it = iter(l)
         Torch.gated = True
         for _ in range(2):
