@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
+
 #include "daemon/assemble/quarantine.h"
 
 static struct stkd_bad list[STKD_QUARANTINE_MAX];
@@ -97,6 +99,44 @@ static void a_list_that_is_just_full_says_that_there_is_no_more(void **state)
 	stkd_quarantine_free(q);
 }
 
+struct noter {
+	struct stkd_quarantine *q;
+	uint64_t first;
+};
+
+static void *note_many(void *arg)
+{
+	const struct noter *noter = arg;
+
+	for (uint64_t i = 0; i < 2000; i++)
+		note(noter->q, noter->first + i * 4 % 1600, 0, 0);
+	return NULL;
+}
+
+static void several_workers_may_note_at_a_time(void **state)
+{
+	struct stkd_quarantine *q = stkd_quarantine_new();
+	struct noter noters[4];
+	pthread_t threads[4];
+
+	(void)state;
+	rows = 0;
+	for (uint64_t i = 0; i < 4; i++) {
+		noters[i] = (struct noter){q, i};
+		assert_int_equal(pthread_create(&threads[i], NULL, note_many, &noters[i]), 0);
+	}
+	while (rows < 100)
+		stkd_quarantine_list(q, list, 10, &rows, &more);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(stkd_quarantine_list(q, list, STKD_QUARANTINE_MAX, &rows, &more),
+			 STKD_QUARANTINE_MAX);
+	assert_int_equal(rows, 8000);
+	for (uint64_t i = 0; i < STKD_QUARANTINE_MAX; i++)
+		assert_int_equal(list[i].sample, i);
+	stkd_quarantine_free(q);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -104,6 +144,7 @@ int main(void)
 		cmocka_unit_test(of_several_fields_the_first_is_named),
 		cmocka_unit_test(a_full_list_holds_the_lowest_samples),
 		cmocka_unit_test(a_list_that_is_just_full_says_that_there_is_no_more),
+		cmocka_unit_test(several_workers_may_note_at_a_time),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
