@@ -149,42 +149,34 @@ static void load_forward(struct stkd_source *source, uint64_t position)
 				 source->next);
 }
 
-/* The same in the other direction. */
-static void load_back(struct stkd_source *source, uint64_t first, uint64_t n)
+/* Ids of the positions before `end`, as many as a page holds. Returns the first one. */
+static uint64_t compute_before(struct stkd_source *source, uint64_t end, uint64_t *ids)
 {
-	if (source->next_n && source->next_first + source->next_n == first + n) {
-		first = source->next_first;
-		n = source->next_n;
-		memcpy(source->ids, source->next, n * sizeof(source->ids[0]));
+	uint64_t n = STK_MIN(end, (uint64_t)STKD_SOURCE_AHEAD), got;
+
+	while ((got = compute(source, end - n, n, ids)) < n)
+		n -= got; /* the end is in a page behind that one */
+	return end - n;
+}
+
+/* The same in the other direction. */
+static void load_back(struct stkd_source *source, uint64_t end)
+{
+	if (source->next_n && source->next_first + source->next_n == end) {
+		source->first = source->next_first;
+		memcpy(source->ids, source->next, source->next_n * sizeof(source->ids[0]));
 	} else {
-		compute(source, first, n, source->ids);
+		source->first = compute_before(source, end, source->ids);
 	}
-	source->first = first;
-	source->n = n;
-	source->next_n = STK_MIN(first, (uint64_t)STKD_SOURCE_AHEAD);
-	source->next_first = first - source->next_n;
-	compute(source, source->next_first, source->next_n, source->next);
+	source->n = end - source->first;
+	source->next_first = compute_before(source, source->first, source->next);
+	source->next_n = source->first - source->next_first;
 }
 
 void stkd_source_load(struct stkd_source *source, uint64_t position, bool back)
 {
-	uint64_t first = position < STKD_SOURCE_AHEAD ? 0 : position - STKD_SOURCE_AHEAD + 1;
-	uint64_t n = position - first + 1, got;
-
-	if (!back) {
+	if (back)
+		load_back(source, position + 1);
+	else
 		load_forward(source, position);
-		return;
-	}
-	if (!source->page) {
-		load_back(source, first, n);
-		return;
-	}
-	got = compute(source, first, n, source->ids);
-	while (got < n) { /* the position is in a page behind that one */
-		first += got;
-		n -= got;
-		got = compute(source, first, n, source->ids);
-	}
-	source->first = first;
-	source->n = got;
 }
