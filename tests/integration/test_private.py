@@ -51,6 +51,13 @@ class Private(Case):
         self.assertEqual(os.stat(os.path.join(self.run_dir, "stoker")).st_mode & 0o777, 0o700)
         self.assertEqual(sorted(ids_of(t.run(30))), list(range(120)))
 
+    def test_a_weight_counts_in_a_daemon_of_ones_own(self):
+        self.keys.append("weight=7")
+        t = self.client()
+        raw = harness.Raw(t.hello["socket"])
+        self.addCleanup(raw.close)
+        self.assertEqual([q["weight"] for q in raw.call("io.stoker.Queues")["queues"]], [7])
+
     def test_two_ranks_started_at_the_same_moment_share_one_daemon(self):
         for round_ in range(5):
             job = "both-%d" % round_
