@@ -395,9 +395,9 @@ static PyObject *client_shapes(PyObject *self, PyObject *unused)
 		return NULL;
 	list = PyList_New(0);
 	for (uint32_t i = 0; list && stk_client_shape(c->client, i, &s) == 0; i++) {
-		PyObject *item = Py_BuildValue("(IIIIIIII)", s.edge, s.rows, s.width_min,
-					       s.width_max, s.width_multiple, s.edge2,
-					       s.width2_min, s.width2_max);
+		PyObject *item =
+			Py_BuildValue("(IIIIIIII)", s.edge, s.rows, s.width_min, s.width_max,
+				      s.width_multiple, s.edge2, s.width2_min, s.width2_max);
 
 		if (!item || PyList_Append(list, item) < 0)
 			Py_CLEAR(list);
