@@ -125,6 +125,15 @@ class TwoLengths(Case):
                             if f >= len(frames) and t >= len(text)) for frames, text in self.samples)
                 for m, p in padded.items()}
         self.assertLess(cost["optimal"], cost["uniform"])
+        policies = padded["optimal"]["policies"]
+        self.assertEqual([p["name"] for p in policies], ["one size", "uniform", "quantile", "kmeans", "optimal"])
+        self.assertEqual([tuple(e) for e in policies[-1]["edges"]], classes)
+        self.assertEqual(policies[-1]["padded_tokens"], cost["optimal"])
+        self.assertEqual(policies[1]["padded_tokens"], cost["uniform"])
+        self.assertEqual({p["real_tokens"] for p in policies}, {sum(len(f) + len(t) for f, t in self.samples)})
+        self.assertEqual(min(p["padding"] for p in policies), policies[-1]["padding"])
+        kept = json.loads(self.stoker("plan", self.data, "--json", *self.keys, "keep={max_length: 60}"))["policies"]
+        self.assertEqual(kept[-1]["name"], "as given")
         with open(self.path("e.json")) as file:
             self.assertEqual([(f, t) for f, ts in json.load(file)["edges"] for t in ts], classes)
         frozen = [*keys[:-1], "pad_to=edge", "edges=" + self.path("e.json")]

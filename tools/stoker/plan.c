@@ -146,7 +146,10 @@ static void print_policy(const struct policy *p)
 	else
 		printf("%8s ", "refused");
 	for (size_t i = 0; i < p->nedges; i++)
-		printf(" %" PRIu32, p->edges[i]);
+		if (p->edges2[i])
+			printf(" %" PRIu32 "/%" PRIu32, p->edges[i], p->edges2[i]);
+		else
+			printf(" %" PRIu32, p->edges[i]);
 	putchar('\n');
 }
 
@@ -226,7 +229,10 @@ static json_t *edges_json(const struct policy *p)
 	json_t *edges = json_array();
 
 	for (size_t i = 0; i < p->nedges; i++)
-		json_array_append_new(edges, json_integer(p->edges[i]));
+		json_array_append_new(edges, p->edges2[i]
+						     ? json_pack("[I, I]", (json_int_t)p->edges[i],
+								 (json_int_t)p->edges2[i])
+						     : json_integer(p->edges[i]));
 	return edges;
 }
 

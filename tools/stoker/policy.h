@@ -11,6 +11,7 @@
 struct policy {
 	const char *name;
 	uint32_t edges[STK_SPEC_EDGES_MAX];
+	uint32_t edges2[STK_SPEC_EDGES_MAX]; /* of the second length; 0: there is one */
 	size_t nedges;
 	uint64_t real, padded; /* tokens when each sample is as wide as its own edge */
 	uint64_t steps;        /* per epoch; 0: the plan is refused */
@@ -20,7 +21,8 @@ struct policy {
 
 /**
  * policies_compare() - one size, powers of two, uniform, quantile, kmeans and optimal edges, the
- * spec's own where given, and packed rows; none of two lengths
+ * spec's own where given, and packed rows; of two lengths, without powers of two and packed rows,
+ * pairs of edges and the tokens of both
  * @plan: of the spec; says where samples are cut or dropped
  *
  * Return: number of policies, or a negative errno.
