@@ -92,7 +92,8 @@ static const char everything[] =
 	"seed: 18446744073709551615\nepochs: 3\norder: none\nlength: input_ids\nmax_length: 512\n"
 	"overlong: drop\ngroup: fixed\nbuckets: 256\nedges: [64, 128, 512]\ntokens: "
 	"2147483648\naccumulate: 1024\n"
-	"multiple_of: 1\npad_to: edge\ntail: pad\nprefetch: 2\nweight: 1000\nlock: try\nnuma: require\n"
+	"multiple_of: 1\npad_to: edge\ntail: pad\nprefetch: 2\nweight: 1000\nlock: try\nnuma: "
+	"require\n"
 	"fields:\n"
 	"  - {name: input_ids, dtype: i32, pad: 0}\n"
 	"  - {name: labels, from: input_ids, dtype: i64, pad: -100, side: left}\n"
@@ -529,7 +530,8 @@ static void bad_plans_are_refused(void **state)
 	refuse("length: [a]\nrows: [[1]]", "rows must be");
 	refuse("length: [a, a]", "two fields that differ");
 	refuse("length: [a, b, c]", "a list of two");
-	refuse("length: [a, b]\ngroup: fixed", "length names two fields, which is for group: bucket");
+	refuse("length: [a, b]\ngroup: fixed",
+	       "length names two fields, which is for group: bucket");
 	refuse("{length: [a, b], edges: [4, 8]}", "pairs such as [400, [20, 40]] are needed");
 	refuse("edges: [[4, [1, 2]], [8, [3]]]", "edges of two lengths, but length names one");
 	refuse("{length: [a, b], edges: [[4, [1, 9]], [8, [3]]]}",
@@ -666,30 +668,14 @@ static void digest_covers_plan_and_bytes_and_nothing_else(void **state)
 		const char *yaml;
 		bool same;
 	} cases[] = {
-		{"name: x", true},
-		{"data: /x", true},
-		{"epochs: 9", true},
-		{"prefetch: 9", true},
-		{"weight: 9", true},
-		{"lock: try", true},
-		{"numa: try", true},
-		{"rows: 32", true},
-		{"seed: 0", true},
-		{"seed: 1", false},
-		{"order: none", false},
-		{"length: x", false},
-		{"max_length: 9", false},
-		{"overlong: drop", false},
-		{"group: fixed", false},
-		{"buckets: 9", false},
-		{"edges: [8]", false},
-		{"rows: 33", false},
-		{"tokens: 32", false},
-		{"accumulate: 2", false},
-		{"multiple_of: 1", false},
-		{"pad_to: edge", false},
-		{"tail: drop", false},
-		{"fields: [{name: x}]", false},
+		{"name: x", true},        {"data: /x", true},        {"epochs: 9", true},
+		{"prefetch: 9", true},    {"weight: 9", true},       {"lock: try", true},
+		{"numa: try", true},      {"rows: 32", true},        {"seed: 0", true},
+		{"seed: 1", false},       {"order: none", false},    {"length: x", false},
+		{"max_length: 9", false}, {"overlong: drop", false}, {"group: fixed", false},
+		{"buckets: 9", false},    {"edges: [8]", false},     {"rows: 33", false},
+		{"tokens: 32", false},    {"accumulate: 2", false},  {"multiple_of: 1", false},
+		{"pad_to: edge", false},  {"tail: drop", false},     {"fields: [{name: x}]", false},
 	};
 	struct stk_spec *base = good("");
 	struct stk_hash want, got;
