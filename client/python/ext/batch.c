@@ -441,20 +441,22 @@ static PyObject *example(PyObject *unused, PyObject *args);
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
 
 static PyMethodDef methods[] = {
-	{"keys", keys, METH_NOARGS, "keys()\n--\n\nNames of the tensors."},
-	{"values", values, METH_NOARGS, "values()\n--\n\nThe tensors."},
-	{"items", items, METH_NOARGS, "items()\n--\n\nNames and tensors."},
-	{"get", get, METH_VARARGS, "get(key, default=None)\n--\n\nA tensor, or the default."},
+	{"keys", keys, METH_NOARGS, "keys($self, /)\n--\n\nNames of the tensors."},
+	{"values", values, METH_NOARGS, "values($self, /)\n--\n\nThe tensors."},
+	{"items", items, METH_NOARGS, "items($self, /)\n--\n\nNames and tensors."},
+	{"get", get, METH_VARARGS,
+	 "get($self, key, default=None, /)\n--\n\nA tensor, or the default."},
 	{"to", WITH_KEYWORDS(to), METH_VARARGS | METH_KEYWORDS,
-	 "to(device, non_blocking=False)\n--\n\n"
+	 "to($self, device, non_blocking=False)\n--\n\n"
 	 "The batch with its tensors on another device; on the same device the batch itself."},
 	{"pin", WITH_KEYWORDS(pin), METH_VARARGS | METH_KEYWORDS,
-	 "pin()\n--\n\nThe batch with its tensors in page-locked memory; without CUDA the batch "
+	 "pin($self, /)\n--\n\nThe batch with its tensors in page-locked memory; without CUDA the "
+	 "batch "
 	 "itself."},
 	{"pin_memory", WITH_KEYWORDS(pin), METH_VARARGS | METH_KEYWORDS,
-	 "pin_memory()\n--\n\nThe same as pin()."},
+	 "pin_memory($self, /)\n--\n\nThe same as pin()."},
 	{"record_stream", WITH_KEYWORDS(record_stream), METH_VARARGS | METH_KEYWORDS,
-	 "record_stream(stream)\n--\n\n"
+	 "record_stream($self, stream)\n--\n\n"
 	 "Another stream reads the batch: it waits for the copy, and the memory is kept until the "
 	 "work "
 	 "is done that is on it when the last tensor goes."},
@@ -489,7 +491,6 @@ static PyGetSetDef getset[] = {
 	       "where it lies: batches of one slot and shape have the same addresses"),
 	NUMBER("global_tokens", global_tokens,
 	       "label tokens of all ranks in this optimiser step: divide a summed loss by it"),
-	NUMBER("slot", slot, "slot of the feed that it lies in"),
 	NUMBER("ready_ns", ready_ns, "when it was published, by CLOCK_MONOTONIC"),
 	{"sample_ids", get_numbers, NULL,
 	 "[rows] ids of the samples, -1 for a masked row; packed: of the segments",

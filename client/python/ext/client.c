@@ -495,25 +495,28 @@ static PyObject *client_why(PyObject *self, PyObject *unused)
 
 static PyMethodDef client_methods[] = {
 	{"close", client_close, METH_NOARGS,
-	 "close()\n--\n\nEnds the seat; batches stay readable."},
-	{"epoch", client_epoch, METH_NOARGS, "epoch()\n--\n\nIterator to the end of the epoch."},
+	 "close($self, /)\n--\n\nEnds the seat; batches stay readable."},
+	{"epoch", client_epoch, METH_NOARGS,
+	 "epoch($self, /)\n--\n\nIterator to the end of the epoch."},
 	{"state", client_state, METH_NOARGS,
-	 "state()\n--\n\n(state, epoch, step): where to continue; None, None before the first "
+	 "state($self, /)\n--\n\n(state, epoch, step): where to continue; None, None before the "
+	 "first "
 	 "batch."},
 	{"state_after", client_state_after, METH_O,
-	 "state_after(batch)\n--\n\nBytes: where to continue after that batch."},
+	 "state_after($self, batch, /)\n--\n\nBytes: where to continue after that batch."},
 	{"seek", client_seek, METH_VARARGS,
-	 "seek(state)\n--\n\nContinues after a state; None: anew."},
+	 "seek($self, state, /)\n--\n\nContinues after a state; None: anew."},
 	{"shapes", client_shapes, METH_NOARGS,
-	 "shapes()\n--\n\n[(edge, rows, width_min, width_max, width_multiple, edge2, "
+	 "shapes($self, /)\n--\n\n[(edge, rows, width_min, width_max, width_multiple, edge2, "
 	 "width2_min, width2_max)]"},
-	{"info", client_info, METH_NOARGS, "info()\n--\n\nDict of what the library tells."},
+	{"info", client_info, METH_NOARGS, "info($self, /)\n--\n\nDict of what the library tells."},
 	{"position", client_position, METH_NOARGS,
-	 "position()\n--\n\n(any, epoch, step, last_micro, ended) of the last batch."},
+	 "position($self, /)\n--\n\n(any, epoch, step, last_micro, ended) of the last batch."},
 	{"cuda", client_cuda, METH_NOARGS,
-	 "cuda()\n--\n\nDict of what libstoker-cuda tells of the pipeline, or None."},
-	{"stats", client_stats, METH_NOARGS, "stats()\n--\n\nDict of floats; no I/O."},
-	{"why", client_why, METH_NOARGS, "why()\n--\n\nWho is waited for, in one sentence."},
+	 "cuda($self, /)\n--\n\nDict of what libstoker-cuda tells of the pipeline, or None."},
+	{"stats", client_stats, METH_NOARGS, "stats($self, /)\n--\n\nDict of floats; no I/O."},
+	{"why", client_why, METH_NOARGS,
+	 "why($self, /)\n--\n\nWho is waited for, in one sentence."},
 	{0},
 };
 

@@ -263,11 +263,11 @@ static PyObject *tensor_repr(PyObject *self)
 
 static PyMethodDef methods[] = {
 	{"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
-	 "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+	 "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
 	 "The tensor as a DLPack capsule: nothing is copied, and the capsule's consumer keeps the "
 	 "batch's memory until it lets go."},
 	{"__dlpack_device__", tensor_dlpack_device, METH_NOARGS,
-	 "__dlpack_device__()\n--\n\n(1, 0): memory of the host; (2, n): CUDA device n."},
+	 "__dlpack_device__($self, /)\n--\n\n(1, 0): memory of the host; (2, n): CUDA device n."},
 	{0},
 };
 

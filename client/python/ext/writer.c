@@ -272,10 +272,12 @@ static PyObject *writer_abort(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-	{"row", writer_row, METH_O, "row(buffers)\n--\n\nOne sample: a buffer for each field."},
+	{"row", writer_row, METH_O,
+	 "row($self, buffers, /)\n--\n\nOne sample: a buffer for each field."},
 	{"finish", writer_finish, METH_NOARGS,
-	 "finish()\n--\n\nPuts the set in place; its totals."},
-	{"abort", writer_abort, METH_NOARGS, "abort()\n--\n\nRemoves everything that was written."},
+	 "finish($self, /)\n--\n\nPuts the set in place; its totals."},
+	{"abort", writer_abort, METH_NOARGS,
+	 "abort($self, /)\n--\n\nRemoves everything that was written."},
 	{0},
 };
 

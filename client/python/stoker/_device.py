@@ -119,7 +119,7 @@ def pipeline(as_, device, depth, pin):
 # Methods of Batch.
 
 # Host batches whose copies to a device may still run, each with the event after its copies.
-_in_flight = collections.deque()
+_in_flight: collections.deque = collections.deque()
 
 
 def _map(batch, change):

@@ -21,7 +21,7 @@ DAEMONS = {"auto": 0, "system": 1, "private": 2}
 BUSY_S = 3.0  # a seat of our own that was just given up may still be seen as taken
 HEADER = struct.Struct("<8sII16s16sQII8x")  # what every state begins with
 
-_announced = set()
+_announced: set[str] = set()
 
 
 def _announce(place):
