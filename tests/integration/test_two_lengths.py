@@ -128,6 +128,10 @@ class TwoLengths(Case):
         policies = padded["optimal"]["policies"]
         self.assertEqual([p["name"] for p in policies], ["one size", "uniform", "quantile", "kmeans", "optimal"])
         self.assertEqual([tuple(e) for e in policies[-1]["edges"]], classes)
+        epoch = padded["optimal"]["epoch"]
+        self.assertEqual(epoch["real_tokens"], sum(len(f) + len(t) for f, t in self.samples))
+        self.assertEqual(epoch["padding"], epoch["padding_at_edges"])
+        self.assertGreaterEqual(epoch["padded_tokens"], cost["optimal"])
         self.assertEqual(policies[-1]["padded_tokens"], cost["optimal"])
         self.assertEqual(policies[1]["padded_tokens"], cost["uniform"])
         self.assertEqual({p["real_tokens"] for p in policies}, {sum(len(f) + len(t) for f, t in self.samples)})

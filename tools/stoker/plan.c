@@ -29,7 +29,7 @@ struct report {
 	struct policy policies[POLICIES_MAX];
 	int npolicies;
 	/* Epoch `options->epoch` as it is delivered. */
-	uint64_t real, padded;
+	uint64_t real, padded, at_edges; /* tokens; of both lengths where there are two */
 	bool packed;
 	struct packing packing; /* of packed rows */
 	char hash[33];
@@ -71,6 +71,21 @@ static uint64_t step_rows(const struct stk_spec *spec, uint64_t world, const str
 	return step->rows_part ? (uint64_t)step->rows_part * world * spec->accumulate : step->nids;
 }
 
+/* The second length of a step's samples, and what its rows take of it. */
+static void add_second(struct report *report, const struct stkd_step *step, uint64_t rows)
+{
+	struct stkd_lengths lengths = lengths_for_plan(report->lengths);
+	const struct stkd_class *classes;
+	uint32_t n;
+
+	classes = stkd_plan_classes(report->plan, &n);
+	for (uint32_t i = 0; i < step->nids; i++)
+		report->real += STK_MIN(lengths.second[step->ids[i]], classes[n - 1].edge2);
+	report->padded += rows * step->width2;
+	report->at_edges += rows * ((uint64_t)classes[step->shape_class].edge +
+				    classes[step->shape_class].edge2);
+}
+
 /* Sums up one epoch; pad_to longest depends on which samples meet. */
 static int walk_epoch(struct report *report, struct stk_err *err)
 {
@@ -97,11 +112,15 @@ static int walk_epoch(struct report *report, struct stk_err *err)
 		sequence_add(sequence, &step, rows);
 		report->real += step.real_tokens;
 		report->padded += rows * step.width;
+		if (step.width2)
+			add_second(report, &step, rows);
 		report->packed = step.segments != NULL;
 		if (report->packed)
 			packing_add(&report->packing, report->plan, report->spec,
 				    (uint32_t)report->options->world, &step);
 	}
+	if (!step.width2)
+		report->at_edges = stkd_plan_counts(report->plan)->padded_tokens;
 	if (r == 0)
 		sequence_text(sequence, report->hash);
 	return r;
@@ -217,7 +236,7 @@ static void print_text(const struct report *r, const uint32_t *percentiles)
 		printf("  padding delivered in epoch %" PRIu64
 		       ": %.1f %% (%.1f %% at pad_to: edge)\n",
 		       r->options->epoch, 100 * policy_padding(r->real, r->padded),
-		       100 * policy_padding(r->real, c->padded_tokens));
+		       100 * policy_padding(r->real, r->at_edges));
 	classes = stkd_plan_classes(r->plan, &nclasses);
 	for (uint32_t b = 0; b < nclasses; b++)
 		print_class(b, &classes[b]);
@@ -294,7 +313,7 @@ static json_t *epoch_json(const struct report *r)
 		"promoted", (json_int_t)c->promoted, "masked", (json_int_t)c->masked, "real_tokens",
 		(json_int_t)r->real, "padded_tokens", (json_int_t)r->padded, "padding",
 		policy_padding(r->real, r->padded), "padding_at_edges",
-		policy_padding(r->real, c->padded_tokens));
+		policy_padding(r->real, r->at_edges));
 }
 
 static int print_object(json_t *json)
