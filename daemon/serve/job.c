@@ -226,6 +226,23 @@ static void open_done(uv_work_t *work, int status)
 	}
 }
 
+static void add_notice(char *text, size_t size, const char *notice)
+{
+	size_t n = strlen(text);
+
+	if (notice)
+		snprintf(text + n, size - n, "%s%s", n ? "; " : "", notice);
+}
+
+/* Nobody reads a private daemon's log: what it warned of is told, too. */
+static void make_notice(const struct stkd_job_feed *jf, char *text, size_t size)
+{
+	text[0] = '\0';
+	add_notice(text, size, jf->notice);
+	for (unsigned i = 0; jf->job->server->private_mode && stkd_warning_at(i); i++)
+		add_notice(text, size, stkd_warning_at(i));
+}
+
 /* The last reply of an attach, with its descriptors. */
 static bool reply_attached(struct stkd_conn *conn, struct stkd_job_feed *jf)
 {
@@ -233,7 +250,11 @@ static bool reply_attached(struct stkd_conn *conn, struct stkd_job_feed *jf)
 	struct stkd_seat *seat = &feed->seats[conn->replica];
 	const int fds[] = {feed->control_ro_fd, feed->slots.fd, seat->file.fd, seat->kick_fd,
 			   seat->wake_fds[1]};
-	json_t *reply = json_pack(
+	char notice[1024];
+	json_t *reply;
+
+	make_notice(jf, notice, sizeof(notice));
+	reply = json_pack(
 		"{s:i, s:i, s:s, s:i, s:s, s:s, s:i, s:I, s:I, s:i, s:I, s:I, s:I, s:i, s:b, s:s*}",
 		"protocol", STK_MSG_PROTOCOL, "layout", STK_SHM_MAJOR, "release", STK_RELEASE,
 		"plan_version", STKD_PLAN_VERSION, "stream", jf->job->stream, "job", jf->job->name,
@@ -241,7 +262,7 @@ static bool reply_attached(struct stkd_conn *conn, struct stkd_job_feed *jf)
 		(json_int_t)feed->era, "pid", (int)getpid(), "control_size",
 		(json_int_t)feed->control.size, "slots_size", (json_int_t)feed->slots.size,
 		"seat_size", (json_int_t)seat->file.size, "node", feed->slots.node, "locked",
-		feed->slots.locked, "notice", jf->notice);
+		feed->slots.locked, "notice", notice[0] ? notice : NULL);
 
 	return stkd_conn_reply_fds(conn, reply, fds, STK_ARRAY_SIZE(fds));
 }

@@ -545,6 +545,19 @@ class Waiting(LoaderCase):
         self.assertEqual(caught[0].filename, common.__file__, "it names the caller")
         self.assertEqual(sum(b.rows for b in l), 200)
 
+    def test_memory_that_a_private_daemon_cannot_lock_is_a_warning(self):
+        self.private()
+        s = self.script("""
+import ctypes, resource
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
+ctypes.CDLL(None).prctl(24, 14)  # what is started from here on cannot have CAP_IPC_LOCK
+l = loader(private=True)
+print(sum(b.rows for b in l))""")
+        status, out, err = s.end()
+        self.assertEqual((status, out), (0, "200\n"), err)
+        self.assertEqual(err.count("NoticeWarning: stoker: "), 1, err)
+        self.assertIn("RLIMIT_MEMLOCK", err)
+
     def test_stats_are_a_flat_dict_of_floats(self):
         l = self.loader(as_="dlpack")
         sum(1 for _ in l)
