@@ -15,7 +15,7 @@
 #include "daemon/shard/guard.h"
 
 #define LOOK_MS    20
-#define AHEAD      2   /* rows from the one that is fetched to the one that is written */
+#define AHEAD      2    /* rows from the one that is fetched to the one that is written */
 #define PREFETCHED 1024 /* bytes */
 
 /* A row as the writers see it; a masked one has no extents. */
