@@ -64,7 +64,7 @@ def line(verdict, name, note, log=None):
             text = f.read()
         text = text[max(text.find("\nFAILED: "), 0):]  # ninja: what went well before is not asked for
     put(verdict, name, note, text)
-    count(verdict == "ok", verdict == "FAIL", 0)
+    count(verdict == "ok", verdict == "FAIL", verdict == "skip")
     return 0
 
 
