@@ -546,6 +546,8 @@ class Waiting(LoaderCase):
         self.assertEqual(sum(b.rows for b in l), 200)
 
     def test_memory_that_a_private_daemon_cannot_lock_is_a_warning(self):
+        if harness.is_sanitized(os.getpid()):
+            self.skipTest("mlock() does nothing under a sanitizer")
         self.private()
         s = self.script("""
 import ctypes, resource
