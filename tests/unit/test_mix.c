@@ -133,7 +133,8 @@ static void draws_of_uneven_mixtures_are_pinned(void **state)
 		uint64_t hash;
 
 		for (uint32_t d = 0; d < m.n; d++) {
-			const uint64_t weights[] = {1, d ? 1 + d % 3 : 500000, UINT64_C(1) << d % 64,
+			const uint64_t weights[] = {1, d ? 1 + d % 3 : 500000,
+						    UINT64_C(1) << d % 64,
 						    d % 5 ? 3000 + 17 * d : 1};
 
 			m.first[d + 1] = m.first[d] + 10 + d;
