@@ -109,7 +109,7 @@ static int set_width(struct stkd_assembly *assembly, struct stkd_op *op, uint32_
 		     uint32_t multiple_of, struct stk_err *err)
 {
 	const struct stkd_dataset *dataset = assembly->dataset;
-	uint64_t longest = dataset->longest[stored], width, size;
+	uint64_t longest = dataset->longest[stored], width, size = 0;
 	int r;
 
 	op->ragged = true;
@@ -229,7 +229,7 @@ static int compile_copy(struct stkd_assembly *assembly, const struct stk_spec_fi
 			const struct stk_spec *spec, struct stkd_op *op, struct stk_err *err)
 {
 	const struct stkd_field *stored;
-	uint64_t source_size;
+	uint64_t source_size = 0;
 	uint32_t index = 0;
 	int r;
 
