@@ -55,7 +55,7 @@ static int take_number(const char *option, const char *text, char end, uint64_t 
 
 static int take_steps(struct plan_options *o, const char *text, struct stk_err *err)
 {
-	const char *rest;
+	const char *rest = text;
 
 	if (take_number("steps", text, ':', UINT64_MAX, &o->first, &rest, NULL) < 0 ||
 	    take_number("steps", rest + 1, '\0', UINT64_MAX, &o->end, NULL, NULL) < 0 ||
