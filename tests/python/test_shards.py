@@ -117,7 +117,8 @@ class Cache(LoaderCase):
     CODE = """
 import numpy
 def source():
-    open(sys.argv[1] + ".began", "a").write("x")
+    with open(sys.argv[1] + ".began", "a") as f:
+        f.write("x")
     for n in range(1, 400):
         time.sleep(float(sys.argv[2]))
         yield n
