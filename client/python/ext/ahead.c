@@ -17,7 +17,6 @@ PyObject *ahead_pop(struct ahead *a)
 
 void ahead_drop(struct ahead *a)
 {
-	a->epoch_ends = false;
 	while (a->n)
 		Py_DECREF(ahead_pop(a));
 }

@@ -14,8 +14,7 @@
 struct ahead {
 	PyObject *batch[AHEAD_MAX]; /* a queue of n from `first` on */
 	uint32_t first, n;
-	uint32_t room;   /* at most AHEAD_MAX; 0: nothing is made ahead */
-	bool epoch_ends; /* the library has said so behind them; under the client's lock */
+	uint32_t room; /* at most AHEAD_MAX; 0: nothing is made ahead */
 	/* After the batch that was returned last; the library's own state is ahead, too. */
 	size_t state_size;
 	char state[STK_STATE_MAX];

@@ -374,6 +374,8 @@ static PyObject *client_seek(PyObject *self, PyObject *args)
 		r = stk_client_seek(c->client, state, (size_t)size);
 		snprintf(error, sizeof(error), "%s", stk_client_error(c->client));
 	}
+	if (r == 0) /* relaxed: the lock orders it */
+		atomic_fetch_and_explicit(&c->ends, ~UINT64_C(1), memory_order_relaxed);
 	client_leave(c);
 	if (r < 0)
 		return ext_raise(r, error);
@@ -556,7 +558,7 @@ static PyObject *client_epoch(PyObject *self, PyObject *unused)
 		e->client = (struct client *)Py_NewRef(self);
 	if (e) {
 		e->end_due = e->client->end_due;
-		e->ends = atomic_load_explicit(&e->client->ends, memory_order_relaxed);
+		e->ends = client_ends(e->client);
 	}
 	return (PyObject *)e;
 }

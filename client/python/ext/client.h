@@ -35,7 +35,12 @@ struct client {
 	uint64_t epoch, step;
 	bool any, last_micro, ended; /* ended: its epoch has no batch behind it */
 	bool end_due;                /* and the end itself was not returned yet */
-	_Atomic uint64_t ends;       /* ends of epochs that were returned; stored under the lock */
+	/*
+	 * Twice the ends of epochs that were returned; one more: the library has said that another epoch is
+	 * over, which may be behind batches that were made ahead. That bit is set under the lock, and goes
+	 * with the GIL when the end is returned.
+	 */
+	_Atomic uint64_t ends;
 	struct client_stats stats;
 };
 
@@ -48,6 +53,9 @@ PyObject *client_next(struct client *client, uint64_t ends);
  * Opens it, warns of what it warned of, and finds the stream that is to wait. 0, or -1: raised.
  */
 int client_ready(struct client *client, void **ret_stream);
+
+/* Of epochs that were returned. With the GIL. */
+uint64_t client_ends(const struct client *client);
 
 /* Slots that the user holds. */
 uint32_t client_held(const struct client *client);

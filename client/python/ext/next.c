@@ -104,9 +104,12 @@ static int make_ahead(struct client *c, PyObject *last)
 	while (c->ahead.n < c->ahead.room && !batch_info(last)->ends_epoch && r == 0) {
 		if (pthread_mutex_trylock(&c->lock))
 			return 0;
-		r = c->client && !c->ahead.epoch_ends ? stk_client_take(c->client, &taken.batch)
-						      : STK_TIMEOUT;
-		c->ahead.epoch_ends |= r == STK_EPOCH_END;
+		/* Relaxed here and below: the lock orders it. */
+		r = c->client && !(atomic_load_explicit(&c->ends, memory_order_relaxed) & 1)
+			    ? stk_client_take(c->client, &taken.batch)
+			    : STK_TIMEOUT;
+		if (r == STK_EPOCH_END)
+			atomic_fetch_or_explicit(&c->ends, 1, memory_order_relaxed);
 		pthread_mutex_unlock(&c->lock);
 		/* Other outcomes are final, and come again. */
 		if (r)
@@ -155,13 +158,37 @@ struct said {
 	char error[1024];
 };
 
+uint64_t client_ends(const struct client *c)
+{
+	/* Relaxed: with the GIL it does not change. */
+	return atomic_load_explicit(&c->ends, memory_order_relaxed) >> 1;
+}
+
+/* What another thread made ahead comes before the end, which one thread returns. */
+static PyObject *epoch_ended(struct client *c, uint64_t ends)
+{
+	uint64_t taken = 2 * ends + 1;
+
+	if (client_ends(c) != ends)
+		return NULL;
+	if (c->ahead.n)
+		return hand_out(c, ahead_pop(&c->ahead));
+	/* Relaxed: whoever looks without the GIL takes the library's word, under the lock. */
+	if (!atomic_compare_exchange_strong_explicit(&c->ends, &taken, taken + 1,
+						     memory_order_relaxed, memory_order_relaxed))
+		return NULL;
+	return ended(c);
+}
+
 /* What that is in Python; *ret_again: nothing came yet. */
-static PyObject *outcome(struct client *c, const struct said *said, bool *ret_again)
+static PyObject *outcome(struct client *c, uint64_t ends, const struct said *said, bool *ret_again)
 {
 	*ret_again = said->r == STK_TIMEOUT;
 	if (said->r == 0)
 		return deliver(c, &said->taken);
-	if (said->r == STK_EPOCH_END || said->r == STK_STREAM_END)
+	if (said->r == STK_EPOCH_END)
+		return epoch_ended(c, ends);
+	if (said->r == STK_STREAM_END)
 		return ended(c);
 	if (said->r < 0)
 		return ext_raise(said->r, said->error);
@@ -225,18 +252,18 @@ static int take_one(struct client *c, int timeout_ms, struct said *said)
  */
 static void take(struct client *c, uint64_t ends, int timeout_ms, struct said *said)
 {
+	uint64_t now = atomic_load_explicit(&c->ends, memory_order_relaxed);
+
 	said->error[0] = '\0';
 	said->r = OVER;
 	if (!c->client) {
 		said->r = -EBADF;
 		strcpy(said->error, "this loader is closed");
-	} else if (atomic_load_explicit(&c->ends, memory_order_relaxed) == ends) {
-		/* Relaxed: the lock orders it. */
-		said->r = c->ahead.epoch_ends ? STK_EPOCH_END : take_one(c, timeout_ms, said);
-		c->ahead.epoch_ends = false;
+	} else if (now >> 1 == ends) {
+		said->r = now & 1 ? STK_EPOCH_END : take_one(c, timeout_ms, said);
+		if (said->r == STK_EPOCH_END)
+			atomic_fetch_or_explicit(&c->ends, 1, memory_order_relaxed);
 	}
-	if (said->r == STK_EPOCH_END)
-		atomic_store_explicit(&c->ends, ends + 1, memory_order_relaxed);
 }
 
 static PyObject *wait_next(struct client *c, uint64_t ends, void *stream)
@@ -253,7 +280,7 @@ static PyObject *wait_next(struct client *c, uint64_t ends, void *stream)
 		client_enter(c);
 		take(c, ends, is_full(c) ? FULL_MS : SLICE_MS, &said);
 		client_leave(c);
-		made = outcome(c, &said, &again);
+		made = outcome(c, ends, &said, &again);
 		waited_ms = (now_ns() - start) / 1000000;
 		if (again && look(c, before_ms, waited_ms) < 0)
 			return NULL;
@@ -271,12 +298,12 @@ PyObject *client_next(struct client *c, uint64_t ends)
 	if (!client_usable(c) || client_ready(c, &said.taken.stream) < 0)
 		return NULL;
 	/* Relaxed: with the GIL it does not change. */
-	if (c->ahead.n && atomic_load_explicit(&c->ends, memory_order_relaxed) == ends)
+	if (c->ahead.n && client_ends(c) == ends)
 		return hand_out(c, ahead_pop(&c->ahead));
 	if (pthread_mutex_trylock(&c->lock))
 		return wait_next(c, ends, said.taken.stream);
 	take(c, ends, 0, &said);
 	pthread_mutex_unlock(&c->lock);
-	made = outcome(c, &said, &again);
+	made = outcome(c, ends, &said, &again);
 	return again ? wait_next(c, ends, said.taken.stream) : made;
 }
