@@ -10,7 +10,7 @@ is what make_data writes. Every run is a fresh process; the runs are interleaved
 
 The package stoker has to be importable (PYTHONPATH=BUILD/client/python). Columns: samples and real
 tokens per second; CPU seconds per million real tokens, over all processes, workers and daemon; the time
-in next() at p50 and p99; memory (PSS) after the run; time from making the loader to the first batch.
+in next() at p50 and p99, and that to let go of the batch before at p50; memory (PSS) after the run; time from making the loader to the first batch.
 In the paced runs a batch is taken every 10 ms; "wake" is the p50 and p99 by which an empty loop of that
 pace comes late. numpy and numba take a batch when it is asked for; the others have prefetched it.
 """
@@ -206,7 +206,7 @@ def measure(peer, path, lean, pace, window):
     for _ in range(8):
         batch = next(iterator)
     pids = processes(others)
-    clock, took, late = time.perf_counter, [], []
+    clock, took, freed, late = time.perf_counter, [], [], []
     tokens = samples = 0
     cpu, begin = cpu_seconds(pids), clock()
     wake = begin
@@ -216,19 +216,24 @@ def measure(peer, path, lean, pace, window):
             time.sleep(max(0, wake - clock()))
             late.append(clock() - wake)
         t = clock()
-        batch = next(iterator)
+        fresh = next(iterator)
         took.append(clock() - t)
+        t = clock()
+        batch = fresh  # the one before goes back
+        freed.append(clock() - t)
+        fresh = None
         if peer != "empty":
             tokens += real(batch)
             samples += len(batch["input_ids"])
     wall = clock() - begin
     cpu = cpu_seconds(pids) - cpu
     took.sort()
+    freed.sort()
     late.sort()
     shown = late if peer == "empty" else took
     return {"samples_s": samples / wall, "tokens_s": tokens / wall, "cpu_mtok": cpu / (tokens / 1e6) if tokens else 0,
             "cores": cpu / wall, "p50_us": shown[len(shown) // 2] * 1e6, "p99_us": shown[len(shown) * 99 // 100] * 1e6,
-            "pss_mib": pss_mib(pids), "first_s": first}
+            "free_us": freed[len(freed) // 2] * 1e6, "pss_mib": pss_mib(pids), "first_s": first}
 
 
 def run(peer, path, lean, pace, window):
@@ -240,13 +245,13 @@ def run(peer, path, lean, pace, window):
 
 
 def table(results):
-    print("| set | types | pace | loader | samples/s | Mtok/s | CPU s/Mtok | cores | next p50 us | p99 us | PSS MiB | first s |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| set | types | pace | loader | samples/s | Mtok/s | CPU s/Mtok | cores | next p50 us | p99 us | free p50 us | PSS MiB | first s |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for (name, lean, pace, peer), runs in results.items():
         m = {key: statistics.median(r[key] for r in runs) for key in runs[0]}
         print(f"| {name} | {'lean' if lean else 'int64'} | {'10 ms' if pace else 'flat out'} | {peer} | "
               f"{m['samples_s']:.0f} | {m['tokens_s'] / 1e6:.2f} | {m['cpu_mtok']:.4f} | {m['cores']:.3f} | "
-              f"{m['p50_us']:.1f} | {m['p99_us']:.1f} | {m['pss_mib']:.0f} | {m['first_s']:.2f} |")
+              f"{m['p50_us']:.1f} | {m['p99_us']:.1f} | {m['free_us']:.1f} | {m['pss_mib']:.0f} | {m['first_s']:.2f} |")
 
 
 def ratios(results):
