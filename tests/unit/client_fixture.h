@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client of the made-up daemon for tests: opened by the set-up, or by the test itself. One thread. */
+/* A client of the made-up daemon: opened by the set-up, or by the test itself. One thread. */
 #ifndef CLIENT_FIXTURE_H
 #define CLIENT_FIXTURE_H
 
