@@ -7,7 +7,7 @@
 #ifndef STKD_MEMFILE_H
 #define STKD_MEMFILE_H
 
-#include "daemon/shard/dataset.h" /* struct stkd_progress */
+#include "daemon/progress.h"
 #include "proto/err.h"
 #include "proto/spec.h"
 

@@ -6,16 +6,8 @@
 #ifndef STKD_DATASET_H
 #define STKD_DATASET_H
 
-#include <stdatomic.h>
-
+#include "daemon/progress.h"
 #include "daemon/shard/shard.h"
-
-/* What a long open tells while it runs; read by another thread. */
-struct stkd_progress {
-	_Atomic uint64_t done, total; /* shards, or bytes */
-	_Atomic(const char *) stage;  /* static text: "opening shards" */
-	_Atomic bool cancel;          /* set by the other thread: stop soon with -ECANCELED */
-};
 
 struct stkd_dataset {
 	char *path;                 /* as given */
