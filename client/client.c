@@ -68,7 +68,7 @@ int stk__client_adopt(struct stk_client *c, struct stk__session *session)
 {
 	c->session = session;
 	c->era = c->attached.era;
-	c->waiting = c->eager = false;
+	c->waiting = c->eager = c->hungry = false;
 	c->geometry = session->geometry;
 	if (c->schema && !strcmp(c->schema->text, session->schema->text)) {
 		stk__schema_unref(session->schema);

@@ -30,6 +30,7 @@ struct stk_client {
 	bool waiting;   /* waiting_since_ns is set in the seat */
 	uint32_t spins_left_out, spins_to_leave; /* waits without a look first: so far, in all */
 	bool eager;                              /* as the session has it */
+	bool hungry;                             /* likewise; one of several seats */
 	int epoll;                               /* -1 until stk_client_fd() was called */
 	bool armed; /* the pollable set waits for the daemon, see stk__client_arm() */
 	struct stk__position last;

@@ -16,6 +16,7 @@
 #include "client/socket.h"
 
 #define SLICE_NS           INT64_C(250000000)   /* between two looks at the socket */
+#define PATIENCE_NS        INT64_C(1000000)     /* one of several seats waits before it says so */
 #define NOTHING            (STK_STREAM_END + 1) /* the ring is empty; never returned to the caller */
 #define AGAIN              (STK_STREAM_END + 2) /* the entry was for nobody */
 #define DRAIN_LIMIT        64
@@ -57,7 +58,16 @@ static void end_wait(struct stk_client *c)
 static void set_eager(struct stk_client *c, bool eager)
 {
 	c->eager = eager;
+	c->hungry = false;
 	stk__session_eager(c->session, eager);
+}
+
+static void set_hungry(struct stk_client *c)
+{
+	if (c->hungry || c->session->geometry.replicas == 1)
+		return;
+	c->hungry = true;
+	stk__session_hungry(c->session);
 }
 
 /* A clock that is read without looking at the hardware: a tick is good enough for the eye. */
@@ -111,6 +121,7 @@ static int take_stream_end(struct stk_client *c, const struct stk_shm_entry *e,
 	(void)e;
 	(void)ret;
 	set_eager(c, true); /* nobody calls next() any more */
+	set_hungry(c);
 	return c->final = STK_STREAM_END;
 }
 
@@ -251,11 +262,17 @@ static int arm(struct stk_client *c, struct stk_batch **ret)
 	return NOTHING;
 }
 
-/* Parks until the tail moves, at most one slice. The tail is read-only memory of the daemon. */
-static void park(struct stk__session *s, int64_t deadline_ns)
+/*
+ * Parks until the tail moves, at most one slice. The tail is read-only memory of the daemon. One of
+ * several seats has patience first: the slowest gives back several slots together, and a daemon that
+ * had to look for each would do little else.
+ */
+static void park(struct stk_client *c, int64_t deadline_ns)
 {
-	int64_t left = deadline_ns == STK__FOREVER ? SLICE_NS : deadline_ns - stk__now_ns();
-	struct timespec ts = {.tv_nsec = (long)STK_MIN(left, SLICE_NS)};
+	struct stk__session *s = c->session;
+	int64_t slice = c->hungry || s->geometry.replicas == 1 ? SLICE_NS : PATIENCE_NS;
+	int64_t left = deadline_ns == STK__FOREVER ? slice : deadline_ns - stk__now_ns();
+	struct timespec ts = {.tv_nsec = (long)STK_MIN(left, slice)};
 
 	if (left > 0 && stk_ring_announce(&s->sub, s->seat, STK_SHM_WAIT_FUTEX))
 		syscall(SYS_futex, &s->control->tail, FUTEX_WAIT, s->sub.head, &ts, NULL, 0);
@@ -273,19 +290,25 @@ static void relax(void)
 /*
  * Looks for a while before it sleeps: a batch that is nearly ready costs neither side a wake-up, which
  * takes the daemon longer than a small batch. It yields in between: the worker may want this very
- * core. After a look in vain the next ones are left out, more each time, so that a trainer that waits
- * long burns next to nothing. True: the tail has moved.
+ * core. Where it did when it last published, sleeping is the quicker way. After a look in vain the next
+ * ones are left out, more each time, so that a trainer that waits long burns next to nothing. True: the
+ * tail has moved.
  */
 static bool spin(struct stk_client *c, int64_t deadline_ns)
 {
 	const struct stk__session *s = c->session;
-	int64_t end = stk__now_ns() + SPIN_NS;
+	int64_t end;
 
+	/* Relaxed: a hint. */
+	if (atomic_load_explicit(&s->control->cpu, memory_order_relaxed) ==
+	    (uint32_t)sched_getcpu() + 1)
+		return false;
 	if (c->spins_left_out < c->spins_to_leave) {
 		c->spins_left_out++;
 		return false;
 	}
 	c->spins_left_out = 0;
+	end = stk__now_ns() + SPIN_NS;
 	do {
 		for (int i = 0; i < SPIN_LOOKS; i++) {
 			/* Relaxed: taking the entry is what orders. */
@@ -323,7 +346,7 @@ static int wait_next(struct stk_client *c, int64_t deadline_ns, struct stk_batch
 		late = deadline_ns != STK__FOREVER && stk__now_ns() >= deadline_ns;
 		if (!late && !spin(c, deadline_ns)) {
 			begin_wait(c);
-			park(c->session, deadline_ns);
+			park(c, deadline_ns);
 		}
 		r = take(c, ret);
 		if (r == NOTHING) {
@@ -337,6 +360,8 @@ static int wait_next(struct stk_client *c, int64_t deadline_ns, struct stk_batch
 		}
 		if (r == NOTHING && stk__is_interrupted(&c->request))
 			return stk_err_set(&c->err, -EINTR, "interrupted while waiting");
+		if (r == NOTHING)
+			set_hungry(c);
 		if (r == NOTHING && late && c->epoll >= 0)
 			r = arm(c, ret);
 		if (r == NOTHING && late)

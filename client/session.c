@@ -266,25 +266,27 @@ static void give_back(struct stk__session *s, uint32_t slot, uint32_t index)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Says that this seat waits. Returns whether a daemon that ran dry has to be told. */
-static bool is_news(struct stk__session *s)
-{
-	uint32_t need_kick;
-
-	if (s->geometry.replicas == 1)
-		return s->owed;
-	need_kick = stk_ring_hunger(s->seat, s->control);
-	return need_kick && !(need_kick & STK_SHM_KICK_AT_ONCE);
-}
-
 void stk__session_eager(struct stk__session *s, bool eager)
 {
 	pthread_mutex_lock(&s->lock);
 	s->eager = eager;
 	if (!eager)
 		stk_ring_sate(s->seat);
-	else if (s->live && is_news(s))
+	else if (s->live && s->owed)
 		pay(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void stk__session_hungry(struct stk__session *s)
+{
+	uint32_t need_kick;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->live) {
+		need_kick = stk_ring_hunger(s->seat, s->control);
+		if (need_kick && !(need_kick & STK_SHM_KICK_AT_ONCE))
+			pay(s);
+	}
 	pthread_mutex_unlock(&s->lock);
 }
 

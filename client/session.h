@@ -86,6 +86,8 @@ void stk__session_skip(struct stk__session *session, uint32_t slot, uint32_t ind
  * those it was not told of. With false again: only of several together.
  */
 void stk__session_eager(struct stk__session *session, bool eager);
+/* One of several seats: the daemon is told of every release of the others, too, until eager ends. */
+void stk__session_hungry(struct stk__session *session);
 /* The text of an ERROR entry, terminated. */
 void stk__session_error(const struct stk__session *session, char text[STK_SHM_ERROR_SIZE]);
 

@@ -86,7 +86,8 @@ struct stk_shm_control {
 	_Atomic uint32_t need_kick;         /* 0: a slot is free; else who kicks, STK_SHM_KICK_* */
 	_Atomic uint64_t published;         /* batches published, for the eye only */
 	_Atomic uint64_t beat_ns;           /* CLOCK_MONOTONIC of the last publish */
-	uint32_t reserved1[24];
+	_Atomic uint32_t cpu; /* 1 + the CPU of the last publish, a hint; 0: not known */
+	uint32_t reserved1[23];
 };
 static_assert(offsetof(struct stk_shm_control, ring_off) == 32, "ABI: bump STK_SHM_MAJOR");
 static_assert(offsetof(struct stk_shm_control, rank) == 112, "ABI: bump STK_SHM_MAJOR");

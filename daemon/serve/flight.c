@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,8 +81,9 @@ static void wake_seats(struct stkd_feed *feed)
 
 void stkd_feed_publish_entry(struct stkd_feed *feed, const struct stk_shm_entry *entry)
 {
-	/* Relaxed: for the eye only. */
+	/* Relaxed: for the eye, and a hint. */
 	atomic_store_explicit(&feed->shm->beat_ns, stkd_now_ns(), memory_order_relaxed);
+	atomic_store_explicit(&feed->shm->cpu, (uint32_t)sched_getcpu() + 1, memory_order_relaxed);
 	stk_ring_publish(&feed->ring, entry);
 	wake_seats(feed);
 }

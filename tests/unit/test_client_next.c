@@ -4,10 +4,12 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "client/client.h"
 #include "tests/unit/client_fixture.h"
 
 static int look(struct fixture *f)
@@ -181,6 +183,26 @@ static void one_of_several_seats_that_waits_says_so(void **state)
 	assert_false(kicked(f)); /* the others are asked already */
 }
 
+static void who_shares_its_core_with_the_daemon_sleeps_without_a_look_first(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_batch *batch;
+	cpu_set_t before, one;
+	int core = sched_getcpu();
+
+	assert_return_code(sched_getaffinity(0, sizeof(before), &before), errno);
+	CPU_ZERO(&one);
+	CPU_SET(core, &one);
+	assert_return_code(sched_setaffinity(0, sizeof(one), &one), errno);
+	atomic_store(&f->daemon.control->cpu, (uint32_t)core + 1);
+	assert_int_equal(stk_client_next(f->client, 1, &batch), STK_TIMEOUT);
+	assert_int_equal(f->client->spins_to_leave, 0);
+	atomic_store(&f->daemon.control->cpu, (uint32_t)core + 2);
+	assert_int_equal(stk_client_next(f->client, 1, &batch), STK_TIMEOUT);
+	assert_int_equal(f->client->spins_to_leave, 1);
+	assert_return_code(sched_setaffinity(0, sizeof(before), &before), errno);
+}
+
 static void ends_of_epochs_and_of_the_stream_are_told_and_the_last_is_final(void **state)
 {
 	struct fixture *f = *state;
@@ -252,6 +274,36 @@ static void a_parked_consumer_is_woken_and_its_wait_is_counted(void **state)
 	assert_int_equal(atomic_load(&seat->batches), 1);
 	assert_int_equal(atomic_load(&seat->consumed), 1);
 	assert_int_equal(stk_ring_waiters(seat), 0);
+}
+
+static void *publish_to_a_sleeper(void *data)
+{
+	struct fixture *f = data;
+
+	while (!(stk_ring_waiters(f->daemon.seat) & STK_SHM_WAIT_FUTEX))
+		;
+	fake_publish(&f->daemon, 0, 0, 0);
+	return NULL;
+}
+
+/* On a busy machine its patience may end first: a few tries. */
+static void one_of_several_seats_that_waits_shortly_does_not_say_so(void **state)
+{
+	struct fixture *f = *state;
+	bool said = true;
+
+	f->daemon.replicas = 2;
+	open_client(f);
+	stk_ring_set_need_kick(f->daemon.control, 2);
+	for (int i = 0; i < 100 && said; i++) {
+		pthread_t thread;
+
+		pthread_create(&thread, NULL, publish_to_a_sleeper, f);
+		stk_batch_release(next_batch(f));
+		pthread_join(thread, NULL);
+		said = kicked(f);
+	}
+	assert_false(said);
 }
 
 static void the_descriptor_polls_readable_when_something_came(void **state)
@@ -439,9 +491,11 @@ int main(void)
 		TEST(an_empty_ring_tells_a_dry_daemon_of_what_was_released),
 		CLOSED(of_several_seats_the_one_that_is_asked_tells),
 		CLOSED(one_of_several_seats_that_waits_says_so),
+		CLOSED(one_of_several_seats_that_waits_shortly_does_not_say_so),
 		TEST(ends_of_epochs_and_of_the_stream_are_told_and_the_last_is_final),
 		TEST(an_error_comes_after_the_good_batches_with_code_and_text),
 		TEST(an_empty_ring_times_out_when_it_should),
+		TEST(who_shares_its_core_with_the_daemon_sleeps_without_a_look_first),
 		TEST(a_parked_consumer_is_woken_and_its_wait_is_counted),
 		TEST(the_descriptor_polls_readable_when_something_came),
 		TEST(the_descriptor_polls_readable_until_the_first_look_that_found_nothing),

@@ -53,7 +53,8 @@ static const struct member stk_shm_control[] = {
 	M(stk_shm_control, start_size),      M(stk_shm_control, reserved0),
 	M(stk_shm_control, ready),           M(stk_shm_control, tail),
 	M(stk_shm_control, need_kick),       M(stk_shm_control, published),
-	M(stk_shm_control, beat_ns),         M(stk_shm_control, reserved1),
+	M(stk_shm_control, beat_ns),         M(stk_shm_control, cpu),
+	M(stk_shm_control, reserved1),
 };
 
 static const struct member stk_shm_entry[] = {

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,23 +256,36 @@ static int consume(struct bench *b, struct benchseats *seats, char *error, size_
 	return r;
 }
 
+/* p50 of a bare futex between these cores; NAN when it could not be measured. */
+static double bare_wake(const struct benchwake_cores *cores)
+{
+	static struct benchtimes times;
+
+	memset(&times, 0, sizeof(times));
+	return benchwake_measure(cores, WAKES, &times) < 0 ? NAN : benchtimes_at(&times, 500000);
+}
+
 static int wake(struct bench *b, struct benchseats *seats, char *error, size_t size)
 {
 	static struct benchseat_sums sums;
-	static struct benchtimes futex;
-	double p50;
+	struct benchwake_cores cores, one;
+	double p50, futex = NAN, futex_one = NAN;
 	int r;
 
-	memset(&futex, 0, sizeof(futex));
-	benchwake_measure(WAKES, &futex);
+	if (benchwake_cores(b->daemon_pid, &cores) == 0) {
+		one = (struct benchwake_cores){cores.ours, cores.ours};
+		futex = bare_wake(&cores);
+		futex_one = cores.ours == cores.theirs ? futex : bare_wake(&one);
+	}
 	r = benchseats_phase(seats, BENCH_WAKE, 0, &sums, error, size);
-	if (r || !sums.wake.n || !futex.n)
+	if (r || !sums.wake.n)
 		return r;
 	p50 = benchtimes_at(&sums.wake, 500000);
 	benchreport_add(&b->report, BENCH_WAKE_P50, p50);
 	benchreport_add(&b->report, BENCH_WAKE_P99, benchtimes_at(&sums.wake, 990000));
-	benchreport_add(&b->report, BENCH_FUTEX_P50, benchtimes_at(&futex, 500000));
-	benchreport_add(&b->report, BENCH_WAKE_RATIO, p50 / benchtimes_at(&futex, 500000));
+	benchreport_add(&b->report, BENCH_FUTEX_P50, futex);
+	benchreport_add(&b->report, BENCH_FUTEX_ONE_P50, futex_one);
+	benchreport_add(&b->report, BENCH_WAKE_RATIO, p50 / futex);
 	return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -48,8 +49,19 @@ static bool take(struct pair *pair, uint32_t turn, struct benchtimes *times)
 	return true;
 }
 
-static void answer(struct pair *pair)
+static int sit_on(int core)
 {
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(core, &set);
+	return sched_setaffinity(0, sizeof(set), &set) < 0 ? -errno : 0;
+}
+
+static void answer(struct pair *pair, int core)
+{
+	if (sit_on(core) < 0)
+		_exit(1);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (uint32_t i = 0; i < pair->rounds; i++) {
 		if (!take(pair, 2 * i + 1, &pair->there))
@@ -59,7 +71,7 @@ static void answer(struct pair *pair)
 	_exit(0);
 }
 
-static int ask(struct pair *pair, struct benchtimes *times)
+static int ask(struct pair *pair, int core, struct benchtimes *times)
 {
 	pid_t child = fork();
 	int r = 0;
@@ -67,7 +79,7 @@ static int ask(struct pair *pair, struct benchtimes *times)
 	if (child < 0)
 		return -errno;
 	if (child == 0)
-		answer(pair);
+		answer(pair, core);
 	for (uint32_t i = 0; i < pair->rounds && r == 0; i++) {
 		give(pair, 2 * i + 1);
 		if (!take(pair, 2 * i + 2, times))
@@ -82,8 +94,32 @@ static int ask(struct pair *pair, struct benchtimes *times)
 	return r;
 }
 
-int benchwake_measure(unsigned rounds, struct benchtimes *times)
+static int first_core(const cpu_set_t *set, int but)
 {
+	for (int i = 0; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, set) && i != but)
+			return i;
+	return but;
+}
+
+int benchwake_cores(pid_t pid, struct benchwake_cores *ret)
+{
+	cpu_set_t ours, theirs;
+
+	if (sched_getaffinity(0, sizeof(ours), &ours) < 0 ||
+	    sched_getaffinity(pid, sizeof(theirs), &theirs) < 0)
+		return -errno;
+	ret->theirs = first_core(&theirs, -1);
+	ret->ours = first_core(&ours, ret->theirs);
+	if (ret->ours == ret->theirs)
+		ret->theirs = first_core(&theirs, ret->ours);
+	return 0;
+}
+
+int benchwake_measure(const struct benchwake_cores *cores, unsigned rounds,
+		      struct benchtimes *times)
+{
+	cpu_set_t before;
 	struct pair *pair = mmap(NULL, sizeof(*pair), PROT_READ | PROT_WRITE,
 				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	int r;
@@ -91,7 +127,11 @@ int benchwake_measure(unsigned rounds, struct benchtimes *times)
 	if (pair == MAP_FAILED)
 		return -errno;
 	pair->rounds = rounds;
-	r = ask(pair, times);
+	r = sched_getaffinity(0, sizeof(before), &before) < 0 ? -errno : sit_on(cores->ours);
+	if (r == 0) {
+		r = ask(pair, cores->theirs, times);
+		sched_setaffinity(0, sizeof(before), &before);
+	}
 	munmap(pair, sizeof(*pair));
 	return r;
 }
