@@ -12,6 +12,7 @@ struct call {
 pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t standin_changed = PTHREAD_COND_INITIALIZER;
 bool standin_capturing;
+bool standin_lax;
 _Atomic unsigned standin_delay;
 __thread int standin_current;
 __thread int standin_capture_mode;
@@ -257,7 +258,10 @@ void standin_reset(void)
 	pthread_mutex_unlock(&standin_lock);
 }
 
-/* For programs that find it by themselves: STANDIN_FAIL="NAME:NTH:TIMES:CODE", STANDIN_DELAY_US. */
+/*
+ * For programs that find it by themselves: STANDIN_FAIL="NAME:NTH:TIMES:CODE", STANDIN_DELAY_US,
+ * STANDIN_DEVICES, STANDIN_LAX.
+ */
 __attribute__((constructor)) static void from_environment(void)
 {
 	const char *fail = getenv("STANDIN_FAIL"), *delay = getenv("STANDIN_DELAY_US");
@@ -268,6 +272,7 @@ __attribute__((constructor)) static void from_environment(void)
 
 	if (fail && sscanf(fail, "%47[^:]:%u:%u:%d", name, &nth, &times, &code) == 4)
 		standin_fail(name, nth, times, code);
+	standin_lax = getenv("STANDIN_LAX") != NULL;
 	if (delay)
 		standin_delay = (unsigned)atoi(delay);
 	if (devices)

@@ -6,7 +6,8 @@
 
 #include "tests/cuda/standin_private.h"
 
-#define PIECE_MAX (UINT64_C(1) << 30)
+#define PIECE_MAX          (UINT64_C(1) << 30)
+#define REGISTER_READ_ONLY 8
 
 static struct range *ranges;
 
@@ -80,9 +81,11 @@ API int cudaHostRegister(void *base, size_t size, unsigned flags)
 	if ((uintptr_t)base % page || size % page)
 		DIE("registering %zu bytes at %p: not whole pages", size, base);
 	if (size > PIECE_MAX)
-		DIE("registering %zu bytes in one call", size);
+		STRICT("registering %zu bytes in one call", size);
 	if (flags != STK__CUDA_REGISTER_PORTABLE)
-		DIE("registering with flags %u", flags);
+		STRICT("registering with flags %u", flags);
+	if (flags & REGISTER_READ_ONLY)
+		return standin_leave(STK__CUDA_NOT_SUPPORTED);
 	if (!size || !is_shared_writable(base, size))
 		return standin_leave(STK__CUDA_INVALID_VALUE);
 	if (standin_range(base, size, true))
@@ -100,7 +103,7 @@ API int cudaHostUnregister(void *base)
 	r = standin_range(base, 1, true);
 	if (r && mincore(r->base + r->size - 1 - ((uintptr_t)r->base + r->size - 1) % 4096, 1,
 			 &in_core) < 0)
-		DIE("unregistering %p: it is not mapped any more", base);
+		STRICT("unregistering %p: it is not mapped any more", base);
 	return standin_leave(drop_range(REGISTERED, base, "cudaHostUnregister"));
 }
 
@@ -140,6 +143,8 @@ API int cudaFree(void *p)
 	int r;
 
 	ENTER(true);
+	if (!p)
+		return standin_leave(0);
 	r = drop_range(DEVICE, p, "cudaFree");
 	if (!r)
 		free(p);

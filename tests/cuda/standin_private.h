@@ -32,6 +32,13 @@ enum {
 		abort();                                                                           \
 	} while (0)
 
+/* What programs that look at a runtime do on purpose: no death where the environment says so. */
+#define STRICT(...)                                                                                \
+	do {                                                                                       \
+		if (!standin_lax)                                                                  \
+			DIE(__VA_ARGS__);                                                          \
+	} while (0)
+
 enum kind { REGISTERED, PINNED, DEVICE };
 
 /* Memory that the runtime knows. */
@@ -47,6 +54,7 @@ struct range {
 extern pthread_mutex_t standin_lock;
 extern pthread_cond_t standin_changed; /* something happened on a stream */
 extern bool standin_capturing;
+extern bool standin_lax;
 extern _Atomic unsigned standin_delay; /* of a copy, microseconds */
 extern __thread int standin_current;
 extern __thread int standin_capture_mode; /* 0: global */

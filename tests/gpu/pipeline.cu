@@ -3,8 +3,8 @@
  * stoker on a device: every word of an epoch checked there, bandwidth against memory that the runtime
  * page-locked itself, what a trainer waits for, graphs, a soak. Two threads where said, else one.
  *
- *   pipeline --write FILE SAMPLES    the data; needs no device
- *   pipeline DEVICE FILE
+ *   pipeline --write FILE SAMPLES        the data; needs no device
+ *   pipeline DEVICE FILE [PART ...]
  */
 #include "gpu.h"
 
@@ -13,12 +13,12 @@
 
 #include <stoker_cuda.h>
 
-#define WORDS      16384u /* of a sample: 64 KiB */
-#define STEP_US    8000.0
-#define SOAK_BYTES (8 * GIB)
+#define WORDS   16384u /* of a sample: 64 KiB */
+#define STEP_US 8000.0
 
 static int device;
 static const char *path;
+static cudaStream_t stream; /* of the trainer */
 
 static __host__ __device__ inline uint32_t word_of(uint64_t sample, uint32_t i)
 {
@@ -131,8 +131,7 @@ static struct feed open_feed(unsigned rows, unsigned epochs, uint32_t flags)
 		goto failed;
 	return feed;
 failed:
-	printf("cannot open: %s\n", error);
-	exit(1);
+	give_up("cannot open: %s", error);
 }
 
 static struct stk_cuda_info info_of(const struct feed *feed)
@@ -152,7 +151,7 @@ static void close_feed(struct feed *feed)
 }
 
 /* The next batch over ends of epochs; NULL at the end of the stream. */
-static struct stk_cuda_batch *next(struct feed *feed, cudaStream_t stream)
+static struct stk_cuda_batch *next(struct feed *feed)
 {
 	struct stk_cuda_batch *batch;
 	int r;
@@ -162,14 +161,12 @@ static struct stk_cuda_batch *next(struct feed *feed, cudaStream_t stream)
 	while (r == STK_EPOCH_END);
 	if (r == STK_STREAM_END)
 		return NULL;
-	if (r) {
-		printf("next: %d: %s\n", r, stk_cuda_error(feed->cuda));
-		exit(1);
-	}
+	if (r)
+		give_up("next: %d: %s", r, stk_cuda_error(feed->cuda));
 	return batch;
 }
 
-static void check(struct stk_cuda_batch *batch, cudaStream_t stream)
+static void check(struct stk_cuda_batch *batch)
 {
 	struct stk_batch_info info = {};
 	struct stk_tensor x;
@@ -178,19 +175,19 @@ static void check(struct stk_cuda_batch *batch, cudaStream_t stream)
 	stk_cuda_batch_info(batch, &info);
 	NEED(stk_cuda_batch_tensor(batch, "x", &x) == 0);
 	CUDA(cudaMemcpyAsync(ids, info.sample_ids, info.nids * 8, cudaMemcpyHostToDevice, stream));
-	check_words<<<256, 256, 0, stream>>>((const uint32_t *)x.data, ids, info.rows, bad);
+	LAUNCH(check_words, 256, 256, stream, (const uint32_t *)x.data, ids, info.rows, bad);
 	CUDA(cudaGetLastError());
 }
 
-static void epoch(cudaStream_t stream, uint32_t flags, const char *what)
+static void epoch(uint32_t flags, const char *what)
 {
 	struct feed feed = open_feed(16, 1, flags);
 	struct stk_cuda_batch *batch;
 	struct stk_cuda_info info;
 	unsigned long long wrong;
 
-	while ((batch = next(&feed, stream))) {
-		check(batch, stream);
+	while ((batch = next(&feed))) {
+		check(batch);
 		NEED(stk_cuda_release(batch, stream) == 0);
 	}
 	wrong = count_bad();
@@ -203,9 +200,9 @@ static void epoch(cudaStream_t stream, uint32_t flags, const char *what)
 
 /* Bandwidth: copies from a slot in place, and from the runtime's own page-locked memory. */
 
-static double copies_gbs(void *dst, const void *src, size_t size, cudaStream_t stream)
+static double copies_gbs(void *dst, const void *src, size_t size)
 {
-	int rounds = (int)std::max(2 * GIB / size, 32ul);
+	int rounds = (int)std::max(2 * GIB / size / quick(), 2ul);
 	double start;
 
 	CUDA(cudaMemcpyAsync(dst, src, size, cudaMemcpyHostToDevice, stream));
@@ -217,7 +214,7 @@ static double copies_gbs(void *dst, const void *src, size_t size, cudaStream_t s
 	return size * (double)rounds / (now_s() - start) * 1e-9;
 }
 
-static void bandwidth(unsigned rows, cudaStream_t stream)
+static void bandwidth(unsigned rows)
 {
 	struct feed feed = open_feed(rows, 1, STK_CUDA_HOST);
 	size_t size = rows * WORDS * 4ul;
@@ -235,13 +232,16 @@ static void bandwidth(unsigned rows, cudaStream_t stream)
 	memset(pinned, 1, size);
 	CUDA(cudaMalloc(&dst, size));
 	for (int i = 0; i < 5; i++) {
-		ours.push_back(copies_gbs(dst, info.data, size, stream));
-		theirs.push_back(copies_gbs(dst, pinned, size, stream));
+		ours.push_back(copies_gbs(dst, info.data, size));
+		theirs.push_back(copies_gbs(dst, pinned, size));
 	}
 	ratio = at(ours, 0.5) / at(theirs, 0.5);
 	snprintf(what, sizeof(what), "bandwidth, batches of %u MiB", rows / 16);
-	row(what, ratio >= 0.95, "%.1f GB/s in place, %.1f cudaHostAlloc: %.1f %%", at(ours, 0.5),
-	    at(theirs, 0.5), 100 * ratio);
+	figure("in_place_gbs", at(ours, 0.5));
+	figure("host_alloc_gbs", at(theirs, 0.5));
+	figure("ratio", ratio);
+	row(what, in_time(ratio >= 0.95), "%.1f GB/s in place, %.1f cudaHostAlloc: %.1f %%",
+	    at(ours, 0.5), at(theirs, 0.5), 100 * ratio);
 	NEED(stk_cuda_release_host(feed.cuda, batch, NULL, 0) == 0);
 	CUDA(cudaFree(dst));
 	CUDA(cudaFreeHost(pinned));
@@ -256,16 +256,15 @@ struct steps {
 	struct stk_cuda_info info;
 };
 
-static void throttle(cudaEvent_t *events, unsigned i, cudaStream_t stream)
+static void throttle(cudaEvent_t *events, unsigned i)
 {
 	CUDA(cudaEventRecord(events[i % 2], stream));
 	if (i)
 		CUDA(cudaEventSynchronize(events[(i - 1) % 2]));
 }
 
-static struct steps train(struct feed *feed, unsigned n, cudaStream_t stream)
+static struct steps train(struct feed *feed, unsigned n)
 {
-	long long cycles = cycles_of_us(device, STEP_US);
 	cudaEvent_t events[2];
 	struct steps s = {};
 	uint64_t ahead = 0;
@@ -283,17 +282,17 @@ static struct steps train(struct feed *feed, unsigned n, cudaStream_t stream)
 		if (feed) {
 			double t = now_s();
 
-			batch = next(feed, stream);
+			batch = next(feed);
 			t = (now_s() - t) * 1e6;
 			s.info = info_of(feed);
 			if (i >= 10)
 				(s.info.ahead > ahead ? s.ahead_us : s.late_us).push_back(t);
 			ahead = s.info.ahead;
 		}
-		busy<<<1, 1, 0, stream>>>(cycles);
+		LAUNCH(busy, 1, 1, stream, (unsigned long long)(STEP_US * 1e3));
 		if (feed)
 			NEED(stk_cuda_release(batch, stream) == 0);
-		throttle(events, i, stream);
+		throttle(events, i);
 	}
 	CUDA(cudaStreamSynchronize(stream));
 	s.per_step_us = (now_s() - start) / n * 1e6;
@@ -302,9 +301,9 @@ static struct steps train(struct feed *feed, unsigned n, cudaStream_t stream)
 	return s;
 }
 
-static void training(cudaStream_t stream)
+static void training()
 {
-	const unsigned rows = 64, n = 200;
+	const unsigned rows = 64, n = 200 / quick() + 10;
 	struct feed feed = open_feed(rows, 0, 0);
 	double bare, stall, copy_us, size = rows * WORDS * 4.0;
 	struct steps s;
@@ -312,20 +311,28 @@ static void training(cudaStream_t stream)
 
 	CUDA(cudaHostAlloc(&pinned, (size_t)size, 0));
 	CUDA(cudaMalloc(&dst, (size_t)size));
-	copy_us = size / (copies_gbs(dst, pinned, (size_t)size, stream) * 1e3);
-	bare = train(NULL, n, stream).per_step_us;
-	s = train(&feed, n, stream);
-	bare = std::min(bare, train(NULL, n, stream).per_step_us);
+	copy_us = size / (copies_gbs(dst, pinned, (size_t)size) * 1e3);
+	bare = train(NULL, n).per_step_us;
+	s = train(&feed, n);
+	bare = std::min(bare, train(NULL, n).per_step_us);
 	stall = s.per_step_us - bare;
+	figure("alone_us", bare);
+	figure("fed_us", s.per_step_us);
 	row("step of a trainer, 4 MiB batches", true, "%.1f us alone, %.1f us fed: %+.1f us", bare,
 	    s.per_step_us, stall);
-	row("stall per step", stall < 0.01 * bare, "%.2f %% of the step", 100 * stall / bare);
+	row("stall per step", in_time(stall < 0.01 * bare), "%.2f %% of the step",
+	    100 * stall / bare);
 	row("copies overlapped with the step's kernel", true, "%.0f %% of %.0f us each",
 	    100 * std::max(0.0, std::min(1.0, 1 - stall / copy_us)), copy_us);
-	row("next(), copy issued ahead", at(s.ahead_us, 0.5) < 2,
+	figure("p50_us", at(s.ahead_us, 0.5));
+	figure("p99_us", at(s.ahead_us, 0.99));
+	row("next(), copy issued ahead", in_time(at(s.ahead_us, 0.5) < 2),
 	    "%zu calls: p50 %.2f us, p99 %.2f us", s.ahead_us.size(), at(s.ahead_us, 0.5),
 	    at(s.ahead_us, 0.99));
-	row("next(), copy issued in the call", s.late_us.empty() || at(s.late_us, 0.5) < 10,
+	figure("p50_us", at(s.late_us, 0.5));
+	figure("p99_us", at(s.late_us, 0.99));
+	row("next(), copy issued in the call",
+	    in_time(s.late_us.empty() || at(s.late_us, 0.5) < 10),
 	    "%zu calls: p50 %.2f us, p99 %.2f us", s.late_us.size(), at(s.late_us, 0.5),
 	    at(s.late_us, 0.99));
 	row("copies ahead, copies behind a late reader", true, "%lu and %lu of %lu",
@@ -337,7 +344,7 @@ static void training(cudaStream_t stream)
 }
 
 /* How long a host slot is away: from next() that copies into an idle pipeline to its return. */
-static void turnaround(cudaStream_t stream)
+static void turnaround()
 {
 	struct feed feed = open_feed(64, 0, STK_CUDA_HOST);
 	std::vector<double> us;
@@ -358,19 +365,23 @@ static void turnaround(cudaStream_t stream)
 		info.size = sizeof(info);
 		stk_batch_info(batch, &info);
 		start = now_s();
-		CUDA(cudaMemcpyAsync(dst, info.data, info.data_size, cudaMemcpyHostToDevice, stream));
+		CUDA(cudaMemcpyAsync(dst, info.data, info.data_size, cudaMemcpyHostToDevice,
+				     stream));
 		NEED(stk_cuda_release_host(feed.cuda, batch, streams, 1) == 0);
 		while (info_of(&feed).in_flight)
 			stk_cuda_poll(feed.cuda);
 		us.push_back((now_s() - start) * 1e6);
 	}
-	row("host slot turnaround, 4 MiB", true, "p50 %.0f us, p99 %.0f us", at(us, 0.5), at(us, 0.99));
+	figure("p50_us", at(us, 0.5));
+	figure("p99_us", at(us, 0.99));
+	row("host slot turnaround, 4 MiB", true, "p50 %.0f us, p99 %.0f us", at(us, 0.5),
+	    at(us, 0.99));
 	CUDA(cudaFree(dst));
 	close_feed(&feed);
 }
 
 /* A graph for each (device slot, rows), captured when first seen and replayed afterwards. */
-static void graphs(cudaStream_t stream)
+static void graphs()
 {
 	std::map<std::pair<uint32_t, uint32_t>, cudaGraphExec_t> known;
 	struct feed feed = open_feed(16, 2, 0);
@@ -378,7 +389,7 @@ static void graphs(cudaStream_t stream)
 	unsigned long replays = 0;
 	unsigned long long wrong;
 
-	while ((batch = next(&feed, stream))) {
+	while ((batch = next(&feed))) {
 		struct stk_batch_info info = {};
 		struct stk_tensor x;
 
@@ -390,8 +401,8 @@ static void graphs(cudaStream_t stream)
 			cudaGraph_t captured;
 
 			CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-			check_words<<<256, 256, 0, stream>>>((const uint32_t *)x.data, ids, info.rows,
-							     bad);
+			LAUNCH(check_words, 256, 256, stream, (const uint32_t *)x.data, ids,
+			       info.rows, bad);
 			CUDA(cudaStreamEndCapture(stream, &captured));
 			CUDA(cudaGraphInstantiate(&graph, captured, 0));
 			CUDA(cudaGraphDestroy(captured));
@@ -411,56 +422,87 @@ static void graphs(cudaStream_t stream)
 	close_feed(&feed);
 }
 
-static void soak(cudaStream_t stream)
+static void soak()
 {
 	struct feed feed = open_feed(256, 0, 0);
 	unsigned long bytes = 0, batches = 0;
 	unsigned long long wrong;
 	double start = now_s();
 
-	while (bytes < SOAK_BYTES && now_s() - start < 60) {
-		struct stk_cuda_batch *batch = next(&feed, stream);
+	while (bytes < 8 * GIB / quick() && now_s() - start < 35) {
+		struct stk_cuda_batch *batch = next(&feed);
 		struct stk_batch_info info = {};
 
 		info.size = sizeof(info);
 		stk_cuda_batch_info(batch, &info);
-		check(batch, stream);
+		check(batch);
 		bytes += info.data_size;
 		batches++;
 		NEED(stk_cuda_release(batch, stream) == 0);
 	}
 	wrong = count_bad();
 	start = now_s() - start;
+	figure("bytes", bytes);
+	figure("gbs", bytes / start * 1e-9);
 	row("soak", !wrong, "%lu batches, %.1f GiB in %.1f s, %.2f GB/s, %llu wrong words", batches,
 	    bytes / (double)GIB, start, bytes / start * 1e-9, wrong);
 	close_feed(&feed);
 }
 
-int main(int argc, char **argv)
+static void bandwidths()
 {
-	cudaStream_t stream;
+	for (unsigned rows : {16u, 64u, 256u})
+		bandwidth(rows);
+}
 
-	if (argc == 4 && !strcmp(argv[1], "--write"))
-		return write_data(argv[2], (uint32_t)atoi(argv[3]));
-	if (argc != 3)
-		return 2;
-	device = atoi(argv[1]);
-	path = argv[2];
+static void epoch_in_place()
+{
+	epoch(0, "an epoch, each word checked on the device");
+}
+
+static void epoch_bounced()
+{
+	epoch(STK_CUDA_BOUNCE, "the same through pinned buffers");
+}
+
+static void epoch_pageable()
+{
+	epoch(STK_CUDA_PAGEABLE, "the same as pageable memory");
+}
+
+static const struct part parts[] = {
+	{"epoch", 30, epoch_in_place},    {"bandwidth", 30, bandwidths},
+	{"training", 30, training},       {"turnaround", 15, turnaround},
+	{"graphs", 20, graphs},           {"bounce", 20, epoch_bounced},
+	{"pageable", 20, epoch_pageable}, {"soak", 50, soak},
+};
+
+static void begin()
+{
 	need_device(device);
 	CUDA(cudaSetDevice(device));
 	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	CUDA(cudaMalloc(&bad, sizeof(*bad)));
 	CUDA(cudaMemset(bad, 0, sizeof(*bad)));
 	CUDA(cudaMalloc(&ids, 65536 * sizeof(*ids)));
-	epoch(stream, 0, "an epoch, each word checked on the device");
-	epoch(stream, STK_CUDA_BOUNCE, "the same through pinned buffers");
-	epoch(stream, STK_CUDA_PAGEABLE, "the same as pageable memory");
-	for (unsigned rows : {16u, 64u, 256u})
-		bandwidth(rows, stream);
-	training(stream);
-	turnaround(stream);
-	graphs(stream);
-	soak(stream);
-	CUDA(cudaStreamDestroy(stream));
-	return failures ? 1 : 0;
+	/* Kernels are loaded at their first use, which is not to be in a measurement or a graph. */
+	LAUNCH(check_words, 1, 1, stream, (const uint32_t *)ids, ids, 0u, bad);
+	LAUNCH(busy, 1, 1, stream, 1000ull);
+	CUDA(cudaGetLastError());
+	CUDA(cudaDeviceSynchronize());
+}
+
+int main(int argc, char **argv)
+{
+	const size_t n = sizeof(parts) / sizeof(parts[0]);
+
+	if (argc == 4 && !strcmp(argv[1], "--write"))
+		return write_data(argv[2], (uint32_t)atoi(argv[3]));
+	if (argc == 2 && !strcmp(argv[1], "--parts"))
+		return list_parts(parts, n);
+	if (argc < 3)
+		return 2;
+	device = atoi(argv[1]);
+	path = argv[2];
+	return run_parts(begin, parts, n, argv + 3);
 }

@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package on a GPU, as a trainer with torch uses it: rows for the table of tests/gpu/run.
+"""The package on a GPU, as a trainer uses it: rows for the table of tests/gpu/run, in parts as those of gpu.h.
 
-usage: train.py DEVICE FILE     the file is from pipeline --write
+usage: train.py DEVICE FILE [PART ...]     the file is from pipeline --write
+       train.py --parts
 """
 import collections
+import faulthandler
 import gc
+import importlib.util
+import json
+import os
 import sys
+import threading
 import time
+import traceback
 
-import stoker
-
-try:
-    import torch
-except ImportError:
-    torch = None
+stoker = torch = None  # imported within a time limit
 
 WORDS = 16384
 KEYS = {"group": "fixed", "length": "t", "fields": [{"name": "x"}], "seed": 5}
 failed = False
+part_name = "start"
 
 
-def row(what, ok, text):
+def put_line(value):
+    if os.environ.get("GPU_RESULTS"):
+        with open(os.environ["GPU_RESULTS"], "a") as f:
+            f.write(json.dumps(value) + "\n")
+
+
+def row(what, ok, text, **figures):
     global failed
     failed |= not ok
-    print(f"{what:44}  {text}{'' if ok else '   <-- NOT OK'}", flush=True)
+    print(f"{what:44}  {text}{'' if ok else '   <-- FAIL'}", flush=True)
+    put_line({"part": part_name, "row": what, "ok": bool(ok), "text": text, "figures": figures})
 
 
 def words(ids):
@@ -134,11 +144,12 @@ def host_time(path, device):
             torch.cuda._sleep(1000000)
             torch.cuda.current_stream(device).synchronize()
     times = sorted(times[10:-1])
-    row("torch, host time of next()", True, f"{len(times)} calls: p50 {times[len(times) // 2]:.1f} us, "
-        f"p99 {times[len(times) * 99 // 100]:.1f} us")
+    p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
+    row("torch, host time of next()", True, f"{len(times)} calls: p50 {p50:.1f} us, p99 {p99:.1f} us",
+        p50_us=p50, p99_us=p99)
 
 
-def no_such_device(path):
+def no_such_device(path, device):
     try:
         loader(path, "none", device="cuda:999").close()
         row("a device that is not there", False, "was accepted")
@@ -146,16 +157,122 @@ def no_such_device(path):
         row("a device that is not there", "999" in str(e), str(e))
 
 
+def by_dlpack(path, device, name, wrong, wait):
+    """An epoch for another library than torch. wrong(x, ids): how many words of a batch are not as they should be."""
+    bad, seen = 0, []
+    with stoker.Loader(path, job=f"train-{name}", as_=name, epochs=1, rows=16, device=device, **KEYS) as l:
+        for batch in l:
+            ids = memoryview(batch.sample_ids).tolist()
+            seen += ids
+            bad += wrong(batch["x"], ids)
+        wait()
+        samples = l.info["samples"]
+    once = sorted(seen) == list(range(samples))
+    row(f"{name}, an epoch by DLPack", once and not int(bad), f"{len(seen)} samples, {int(bad)} wrong words")
+
+
+def with_cupy(path, device):
+    import cupy
+
+    cupy.cuda.Device(int(device.split(":")[1])).use()
+    i = cupy.arange(WORDS, dtype=cupy.int64)
+
+    def wrong(x, ids):
+        want = (cupy.asarray(ids, dtype=cupy.int64)[:, None] * 2654435761 + i * 40503) & 0x7fffffff
+        return (x != want.astype(cupy.int32)).sum()
+    by_dlpack(path, device, "cupy", wrong, cupy.cuda.runtime.deviceSynchronize)
+
+
+def with_jax(path, device):
+    import jax
+    import numpy
+
+    i = numpy.arange(WORDS, dtype=numpy.uint32) * numpy.uint32(40503)
+
+    def wrong(x, ids):
+        want = (numpy.array(ids, dtype=numpy.uint32)[:, None] * numpy.uint32(2654435761) + i) & 0x7fffffff
+        return (x != jax.device_put(want.astype(numpy.int32), x.device)).sum()
+    by_dlpack(path, device, "jax", wrong, lambda: None)
+
+
+# Name, seconds at most, the library it needs, what it does.
+PARTS = [
+    ("torch-device", 10, "torch", no_such_device),
+    ("torch-epochs", 20, "torch", epochs),
+    ("torch-second-stream", 20, "torch", second_stream),
+    ("torch-own-copies", 20, "torch", own_copies),
+    ("torch-graphs", 20, "torch", graphs),
+    ("torch-host-time", 15, "torch", host_time),
+    ("cupy", 30, "cupy", with_cupy),
+    ("jax", 40, "jax", with_jax),
+]
+
+
+class Limit:
+    """Ends the process when a part takes too long; a call that never gives Python back is ended a little later."""
+
+    def __init__(self, seconds):
+        self.seconds = min(seconds, int(os.environ.get("GPU_LIMIT_S", seconds)))
+        self.timer = threading.Timer(self.seconds, self.end)
+        self.timer.daemon = True
+
+    def end(self):
+        row(part_name, False, "timed out: this part, and what it measures, is missing")
+        faulthandler.dump_traceback()
+        os._exit(124)
+
+    def __enter__(self):
+        faulthandler.dump_traceback_later(self.seconds + 3, exit=True)
+        self.timer.start()
+
+    def __exit__(self, *error):
+        self.timer.cancel()
+        faulthandler.cancel_dump_traceback_later()
+
+
+def begin(device):
+    global stoker, torch
+    import stoker
+    try:
+        import torch
+    except ImportError:
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(device)
+    else:
+        torch = None
+
+
+def run_part(part, device, path):
+    global part_name
+    part_name, seconds, library, run = part
+    start = time.monotonic()
+    with Limit(seconds):
+        put_line({"begin": part_name})
+        if library == "torch" and torch is None or not importlib.util.find_spec(library):
+            row(part_name, True, f"not run: no {library} with CUDA")
+        else:
+            run(path, device)
+            gc.collect()
+        put_line({"end": part_name, "seconds": round(time.monotonic() - start, 3)})
+
+
 def main():
-    device, path = f"cuda:{sys.argv[1]}", sys.argv[2]
-    if torch is None or not torch.cuda.is_available():
-        print("the package on the device: skipped, no torch with CUDA")
+    if sys.argv[1:] == ["--parts"]:
+        print(*(part[0] for part in PARTS), sep="\n")
         return 0
-    torch.cuda.set_device(device)
-    no_such_device(path)
-    for part in epochs, second_stream, own_copies, graphs, host_time:
-        part(path, device)
-        gc.collect()
+    device, path, wanted = f"cuda:{sys.argv[1]}", sys.argv[2], sys.argv[3:]
+    try:
+        with Limit(40):
+            begin(device)
+        for part in PARTS:
+            if not wanted or part[0] in wanted:
+                run_part(part, device, path)
+    except Exception as e:
+        traceback.print_exc()
+        row(part_name, False, " ".join(f"{type(e).__name__}: {e}".split())[:300])
+        sys.stderr.flush()
+        os._exit(3)
     return int(failed)
 
 
