@@ -3,6 +3,7 @@
 import collections
 import json
 import socket
+import sys
 import threading
 import types
 import unittest.mock
@@ -188,6 +189,25 @@ class Dlpack(DeviceCase):
     def tensor(self, **options):
         self.batch = next(iter(self.loader(device="cuda:0", **options)))
         return self.batch["input_ids"]
+
+    def test_cupy_gets_arrays_of_the_device_and_numpy_what_lies_in_host_memory(self):
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("no numpy")
+
+        def from_dlpack(tensor):
+            if tensor.__dlpack_device__()[0] != 2:
+                raise TypeError("CPU arrays cannot be directly imported to CuPy.")
+            return reader.take(tensor.__dlpack__(stream=1, max_version=(1, 0), copy=None))
+        with unittest.mock.patch.dict(sys.modules, cupy=types.SimpleNamespace(from_dlpack=from_dlpack)):
+            l = self.loader(device="cuda:0", as_="cupy")
+            b = next(iter(l))
+            self.assertEqual(b["input_ids"].about["device"], (2, 0))
+            self.assertIsInstance(b.sample_ids, numpy.ndarray)
+            self.assertEqual(len(b.sample_ids), len(b.lengths))
+            reader.sync(1)
+            del b
 
     def test_a_tensor_says_where_it_is(self):
         t = self.tensor()

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ._errors import SpecError
 
+HOST = 1  # kDLCPU
 FRAMEWORKS = ("torch", "numpy", "jax", "cupy", "dlpack")
 
 
@@ -33,6 +34,13 @@ def _torch(copy):
     return Maker(torch._C._from_dlpack, None, as_bool, False, copy)
 
 
+def _cupy(tensor):
+    """It has no arrays in host memory: what lies there, as sample_ids, comes as numpy's."""
+    import cupy
+    import numpy
+    return numpy.asarray(tensor) if tensor.__dlpack_device__()[0] == HOST else cupy.from_dlpack(tensor)
+
+
 def maker(as_, replicas, copy, on_device=False):
     """copy None: only where a write could otherwise crash: with several replicas of a rank, whose memory is
     mapped read-only, for those that cannot be told so (torch, and who takes DLPack before version 1)."""
@@ -49,6 +57,5 @@ def maker(as_, replicas, copy, on_device=False):
         import jax.dlpack
         return Maker(None, jax.dlpack.from_dlpack, None, True, bool(copy))
     if as_ == "cupy":
-        import cupy
-        return Maker(None, cupy.from_dlpack, None, False, False)
+        return Maker(None, _cupy, None, False, False)
     return Maker(None, None, None, True, replicas > 1 if copy is None else bool(copy))
