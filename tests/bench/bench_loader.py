@@ -172,12 +172,14 @@ def processes(others):
 
 
 def cpu_seconds(pids):
+    """To the nanosecond, but for children that ended: of these the kernel keeps ticks."""
     total = 0
     for pid in pids:
+        total += time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid() makes it
         with open(f"/proc/{pid}/stat") as f:
             words = f.read().rsplit(")", 1)[1].split()
-        total += sum(map(int, words[11:15]))
-    return total / TICK
+        total += sum(map(int, words[13:15])) / TICK
+    return total
 
 
 def pss_mib(pids):

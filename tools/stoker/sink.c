@@ -3,19 +3,22 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tools/stoker/stop.h"
 
-#define PIECE (4u << 20) /* between two looks for a signal */
+#define PIECE                                                                                      \
+	(4u << 20) /* at a multiple of which writes begin; also between two looks for a signal */
 
 int sink_open(struct sink *sink, int dirfd, const char *dir, const char *name, int stop_fd,
 	      struct stk_err *err)
 {
 	*sink = (struct sink){.fd = -1, .stop_fd = stop_fd, .dir = dir, .name = name};
 	sink->hash = XXH3_createState();
-	if (!sink->hash)
+	sink->piece = malloc(PIECE);
+	if (!sink->hash || !sink->piece)
 		return stk_err_set(err, -ENOMEM, "%s/%s: no memory", dir, name);
 	XXH3_128bits_reset(sink->hash);
 	sink->fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -41,21 +44,35 @@ int sink_write_all(int fd, const void *data, size_t size)
 	return 0;
 }
 
+static int failed(const struct sink *sink, int r, struct stk_err *err)
+{
+	errno = -r;
+	return stk_err_set(err, r, "cannot write %s/%s: %m", sink->dir, sink->name);
+}
+
+static int flush(struct sink *sink, struct stk_err *err)
+{
+	int r = sink_write_all(sink->fd, sink->piece, sink->kept);
+
+	sink->kept = 0;
+	return r < 0 ? failed(sink, r, err) : 0;
+}
+
 int sink_write(struct sink *sink, const void *data, size_t size, struct stk_err *err)
 {
 	const char *p = data;
 
 	while (size > 0) {
-		size_t n = STK_MIN(size, (size_t)PIECE);
+		size_t n = STK_MIN(size, (size_t)PIECE - sink->kept);
 		int r;
 
 		if (stop_wanted(sink->stop_fd))
 			return stk_err_set(err, -EINTR, "interrupted");
-		r = sink_write_all(sink->fd, p, n);
-		if (r < 0) {
-			errno = -r;
-			return stk_err_set(err, r, "cannot write %s/%s: %m", sink->dir, sink->name);
-		}
+		memcpy(sink->piece + sink->kept, p, n);
+		sink->kept += n;
+		r = sink->kept == PIECE ? flush(sink, err) : 0;
+		if (r < 0)
+			return r;
 		XXH3_128bits_update(sink->hash, p, n);
 		sink->bytes += n;
 		p += n;
@@ -67,15 +84,16 @@ int sink_write(struct sink *sink, const void *data, size_t size, struct stk_err 
 int sink_finish(struct sink *sink, struct stk_hash *ret_hash, struct stk_err *err)
 {
 	XXH128_canonical_t canonical;
-	int r = fsync(sink->fd) < 0 ? -errno : 0, fd = sink->fd;
+	int r = flush(sink, err), fd = sink->fd;
 
+	if (r < 0)
+		return r;
+	r = fsync(fd) < 0 ? -errno : 0;
 	sink->fd = -1;
 	if (close(fd) < 0 && r == 0)
 		r = -errno;
-	if (r < 0) {
-		errno = -r;
-		return stk_err_set(err, r, "cannot write %s/%s: %m", sink->dir, sink->name);
-	}
+	if (r < 0)
+		return failed(sink, r, err);
 	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(sink->hash));
 	static_assert(sizeof(canonical) == sizeof(*ret_hash), "both are 128 bits");
 	memcpy(ret_hash->bytes, canonical.digest, sizeof(ret_hash->bytes));
@@ -87,4 +105,6 @@ void sink_deinit(struct sink *sink)
 	sink->fd = stk_close(sink->fd);
 	XXH3_freeState(sink->hash);
 	sink->hash = NULL;
+	free(sink->piece);
+	sink->piece = NULL;
 }
