@@ -25,6 +25,9 @@ SAME(STK__CUDA_NO_DEVICE, cudaErrorNoDevice);
 SAME(STK__CUDA_INVALID_DEVICE, cudaErrorInvalidDevice);
 SAME(STK__CUDA_NOT_READY, cudaErrorNotReady);
 SAME(STK__CUDA_NOT_SUPPORTED, cudaErrorNotSupported);
+SAME(STK__CUDA_CAPTURE_UNSUPPORTED, cudaErrorStreamCaptureUnsupported);
+SAME(STK__CUDA_CAPTURED_EVENT, cudaErrorCapturedEvent);
+SAME(STK__CUDA_CAPTURE_WRONG_THREAD, cudaErrorStreamCaptureWrongThread);
 SAME(STK__CUDA_EVENT_DISABLE_TIMING, cudaEventDisableTiming);
 SAME(STK__CUDA_STREAM_NON_BLOCKING, cudaStreamNonBlocking);
 SAME(STK__CUDA_REGISTER_PORTABLE, cudaHostRegisterPortable);
@@ -35,6 +38,9 @@ SAME(STK__CUDA_ATTR_PAGEABLE_ACCESS, cudaDevAttrPageableMemoryAccess);
 SAME(STK__CUDA_ATTR_REGISTER_SUPPORTED, cudaDevAttrHostRegisterSupported);
 SAME(STK__CUDA_ATTR_HOST_PAGE_TABLES, cudaDevAttrPageableMemoryAccessUsesHostPageTables);
 SAME(STK__CUDA_ATTR_REGISTER_READ_ONLY, cudaDevAttrHostRegisterReadOnlySupported);
+#if CUDART_VERSION >= 13000
+SAME(STK__CUDA_ATTR_HOST_NUMA_ID, cudaDevAttrHostNumaId);
+#endif
 
 /* The prototypes, with our types in place of theirs. */
 #define CHECK(name, ...)                                                                           \

@@ -78,7 +78,10 @@ bool stk__cuda_is_current(const struct stk__cuda_device *device)
 {
 	int current = -1;
 
-	return device->rt->GetDevice(&current) == STK__CUDA_SUCCESS && current == device->ordinal;
+	if (device->rt->GetDevice(&current) == STK__CUDA_SUCCESS)
+		return current == device->ordinal;
+	device->rt->GetLastError();
+	return false;
 }
 
 static int call(struct stk__cuda_device *device, int (*fn)(void *arg), void *arg)

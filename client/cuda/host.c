@@ -8,6 +8,8 @@
 
 #include "client/cuda/pipeline.h"
 
+#define CAPTURE_PAUSES 20000 /* some seconds */
+
 struct host_call {
 	struct stk_cuda *c;
 	struct stk__cuda_deferred *deferred;
@@ -25,9 +27,10 @@ static int poll_one(struct stk_cuda *c, struct stk__cuda_deferred *d, struct stk
 
 		if (r <= 0)
 			return r;
+		d->unordered |= r == STK__CUDA_EVENT_TAKEN;
 		stk__cuda_event_put(c, d->events[--d->n]);
 	}
-	return 1;
+	return !d->unordered || stk__cuda_wait_device(c);
 }
 
 int stk__cuda_poll_deferred(struct stk_cuda *c, struct stk_err *err)
@@ -53,7 +56,11 @@ int stk__cuda_poll_deferred(struct stk_cuda *c, struct stk_err *err)
 
 void stk__cuda_drain_deferred(struct stk_cuda *c)
 {
-	while (c->deferred && stk__cuda_poll_deferred(c, NULL) == 0)
+	unsigned pauses = 0;
+
+	/* The caller may be the one who captures: that is not waited for without end. */
+	while (c->deferred && stk__cuda_poll_deferred(c, NULL) == 0 &&
+	       !(c->deferred && c->deferred->unordered && ++pauses > CAPTURE_PAUSES))
 		if (c->deferred)
 			stk__cuda_pause();
 	/* A broken device reads nothing any more. */
@@ -78,7 +85,7 @@ static int record_all(struct host_call *call)
 		int code, r;
 
 		if (stream == STK_CUDA_ANY_STREAM)
-			stk__cuda_wait_device(c);
+			d->unordered |= !stk__cuda_wait_device(c);
 		if (stream == STK_CUDA_ANY_STREAM || stream == STK_CUDA_NO_STREAM)
 			continue;
 		r = stk__cuda_event_get(c, &d->events[d->n], &call->err);
@@ -110,7 +117,7 @@ static int defer(void *arg)
 	if (r < 0) {
 		/* Nothing tells when the copy is done: it is waited for. -ENOMEM would ask for more. */
 		c->err = call->err;
-		stk__cuda_wait_device(c);
+		call->deferred->unordered |= !stk__cuda_wait_device(c);
 		r = r == -ENOMEM ? -EIO : r;
 	}
 	call->deferred->next = c->deferred;

@@ -95,13 +95,17 @@ void stk__cuda_pause(void)
 	nanosleep(&ts, NULL);
 }
 
-void stk__cuda_wait_device(struct stk_cuda *c)
+bool stk__cuda_wait_device(struct stk_cuda *c)
 {
-	if (c->rt->DeviceSynchronize() != STK__CUDA_SUCCESS)
-		c->rt->GetLastError();
+	int code = c->rt->DeviceSynchronize();
+
+	if (code == STK__CUDA_SUCCESS)
+		return true;
+	c->rt->GetLastError();
+	return code < STK__CUDA_CAPTURE_UNSUPPORTED || code > STK__CUDA_CAPTURE_WRONG_THREAD;
 }
 
-/* Readers of released batches, before their memory goes. */
+/* Readers of released batches, before their memory goes; those without an event cudaFree() waits for. */
 static void wait_readers(struct stk_cuda *c)
 {
 	for (uint32_t i = 0; c->slots && i < c->depth; i++) {

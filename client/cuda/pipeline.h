@@ -35,6 +35,7 @@ struct stk_cuda_batch {
 	uint32_t epoch_ends;    /* so many EPOCH_END come before it */
 	void **uses;            /* events after which the last batch is not read any more */
 	uint32_t nuses, uses_room;
+	bool unordered; /* it had readers that no event tells of, and the device was not waited for */
 	uint64_t released; /* order of releases */
 	/* The batch, host memory of our own. */
 	struct stk_batch_info info;
@@ -51,6 +52,7 @@ struct stk_cuda_batch {
 struct stk__cuda_deferred {
 	struct stk__cuda_deferred *next;
 	struct stk_batch *batch;
+	bool unordered; /* as in a device slot */
 	uint32_t n;
 	void *events[];
 };
@@ -118,8 +120,12 @@ void stk__cuda_settle(struct stk_cuda *c, struct stk__session *session);
 
 /* A moment, while something on the device is waited for. */
 void stk__cuda_pause(void);
-/* Where order cannot be kept by event: by waiting, once. With the device current. */
-void stk__cuda_wait_device(struct stk_cuda *c);
+/*
+ * Where order cannot be kept by event: by waiting, once. With the device current. A device that is
+ * broken reads nothing any more.
+ * Return: false: not waited, for a graph is being captured, which forbids it.
+ */
+bool stk__cuda_wait_device(struct stk_cuda *c);
 /* Warns the caller, on his thread and not under the lock. */
 void stk__cuda_say(struct stk_cuda *c);
 

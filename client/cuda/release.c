@@ -17,21 +17,21 @@ struct use_call {
 	struct stk_err err;
 };
 
-/* Whoever reads the batch is remembered, or has been waited for. */
+/* Whoever reads the batch is remembered, or has been waited for, or will be before the slot is used. */
 static int order_readers(struct stk_cuda *c, struct use_call *call)
 {
 	int r = call->wrong;
 
 	for (uint32_t i = 0; r == 0 && i < call->n; i++) {
 		if (call->streams[i] == STK_CUDA_ANY_STREAM)
-			stk__cuda_wait_device(c);
+			call->batch->unordered |= !stk__cuda_wait_device(c);
 		else if (call->streams[i] != STK_CUDA_NO_STREAM)
 			r = stk__cuda_use(c, call->batch, stk__cuda_stream(c, call->streams[i]),
 					  &call->err);
 	}
 	if (r < 0) {
 		c->err = call->err;
-		stk__cuda_wait_device(c);
+		call->batch->unordered |= !stk__cuda_wait_device(c);
 	}
 	return r;
 }

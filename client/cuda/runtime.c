@@ -165,9 +165,9 @@ int stk__cuda_event_done(const struct stk__cuda_runtime *rt, void *event, struct
 
 	if (code == STK__CUDA_SUCCESS)
 		return 1;
-	if (code != STK__CUDA_NOT_READY)
+	if (code != STK__CUDA_NOT_READY && code != STK__CUDA_CAPTURED_EVENT)
 		return stk__cuda_error(rt, code, "cudaEventQuery", err,
 				       "looking whether work on the device is done");
 	rt->GetLastError(); /* "not ready" counts as an error there */
-	return 0;
+	return code == STK__CUDA_NOT_READY ? 0 : STK__CUDA_EVENT_TAKEN;
 }

@@ -20,6 +20,10 @@ enum {
 	STK__CUDA_INVALID_DEVICE = 101,
 	STK__CUDA_NOT_READY = 600,
 	STK__CUDA_NOT_SUPPORTED = 801,
+	/* Errors that have to do with a graph being captured: from the first to the last. */
+	STK__CUDA_CAPTURE_UNSUPPORTED = 900,
+	STK__CUDA_CAPTURED_EVENT = 907,
+	STK__CUDA_CAPTURE_WRONG_THREAD = 908,
 };
 
 enum {
@@ -93,7 +97,14 @@ int stk__cuda_runtime(const struct stk__cuda_runtime **ret, struct stk_err *err)
 int stk__cuda_error(const struct stk__cuda_runtime *rt, int code, const char *function,
 		    struct stk_err *err, const char *what, ...) _printf_(5, 6);
 
-/* What an event is: 1 complete, 0 not yet, negative errno. Leaves nothing behind either. */
+/* Of an event, beside 1 and 0. */
+enum { STK__CUDA_EVENT_TAKEN = 2 };
+
+/*
+ * What an event is: 1 complete, 0 not yet, EVENT_TAKEN into a graph that was being captured on its
+ * stream, so that it tells nothing and must not be waited for; negative errno. Leaves nothing behind
+ * either.
+ */
 int stk__cuda_event_done(const struct stk__cuda_runtime *rt, void *event, struct stk_err *err);
 
 #endif

@@ -129,20 +129,36 @@ int stk__cuda_poll(struct stk_cuda *c, struct stk_err *err)
 	return 0;
 }
 
-/* Has everybody read it who was to? A broken device says so at the next copy. */
+/*
+ * Has everybody read it who was to? A broken device says so at the next copy. All events are looked
+ * at: one that was taken into a graph would take the copy stream along if it were waited for.
+ */
 static bool is_read(struct stk_cuda *c, struct stk_cuda_batch *slot)
 {
-	while (slot->nuses) {
-		if (stk__cuda_event_done(c->rt, slot->uses[slot->nuses - 1], NULL) == 0)
-			return false;
-		stk__cuda_event_put(c, slot->uses[--slot->nuses]);
+	for (uint32_t i = slot->nuses; i-- > 0;) {
+		int r = stk__cuda_event_done(c->rt, slot->uses[i], NULL);
+
+		if (r == 0)
+			continue;
+		slot->unordered |= r == STK__CUDA_EVENT_TAKEN;
+		stk__cuda_event_put(c, slot->uses[i]);
+		slot->uses[i] = slot->uses[--slot->nuses];
 	}
-	return true;
+	return !slot->nuses && !slot->unordered;
+}
+
+/* No event tells when it is free. */
+static struct stk_cuda_batch *settle_unordered(struct stk_cuda *c, struct stk_cuda_batch *slot)
+{
+	if (!stk__cuda_wait_device(c))
+		return NULL;
+	slot->unordered = false;
+	return slot;
 }
 
 static struct stk_cuda_batch *choose(struct stk_cuda *c, bool lag)
 {
-	struct stk_cuda_batch *oldest = NULL;
+	struct stk_cuda_batch *oldest = NULL, *unordered = NULL;
 
 	for (uint32_t i = 0; i < c->depth; i++) {
 		struct stk_cuda_batch *slot = &c->slots[i];
@@ -151,9 +167,13 @@ static struct stk_cuda_batch *choose(struct stk_cuda *c, bool lag)
 			continue;
 		if (is_read(c, slot))
 			return slot;
-		if (!oldest || slot->released < oldest->released)
+		if (slot->unordered)
+			unordered = slot;
+		else if (!oldest || slot->released < oldest->released)
 			oldest = slot;
 	}
+	if (lag && !oldest && unordered)
+		return settle_unordered(c, unordered);
 	return lag ? oldest : NULL;
 }
 

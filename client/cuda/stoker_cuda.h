@@ -35,7 +35,11 @@ struct stk_cuda_batch;
 
 /* next, take: no stream waits yet; release: none reads the batch but those that were recorded. */
 #define STK_CUDA_NO_STREAM ((void *)-1)
-/* release: it is not known which streams read the batch; the device is waited for. */
+/*
+ * release: it is not known which streams read the batch; the device is waited for. While a graph is
+ * being captured CUDA forbids that, and breaks the capture; then it is waited for later, before the
+ * memory is used again.
+ */
 #define STK_CUDA_ANY_STREAM ((void *)-2)
 
 /* What CUDA says of a device, without making a context on it. */

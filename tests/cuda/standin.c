@@ -13,6 +13,7 @@ pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t standin_changed = PTHREAD_COND_INITIALIZER;
 bool standin_capturing;
 bool standin_lax;
+int standin_broken;
 _Atomic unsigned standin_delay;
 __thread int standin_current;
 __thread int standin_capture_mode;
@@ -159,6 +160,9 @@ API const char *cudaGetErrorName(int code)
 		{700, "cudaErrorIllegalAddress"},
 		{ALREADY_REGISTERED, "cudaErrorHostMemoryAlreadyRegistered"},
 		{NOT_REGISTERED, "cudaErrorHostMemoryNotRegistered"},
+		{CAPTURE_UNSUPPORTED, "cudaErrorStreamCaptureUnsupported"},
+		{CAPTURE_ISOLATION, "cudaErrorStreamCaptureIsolation"},
+		{CAPTURED_EVENT, "cudaErrorCapturedEvent"},
 		{STK__CUDA_NOT_SUPPORTED, "cudaErrorNotSupported"},
 	};
 
@@ -211,6 +215,13 @@ void standin_delay_us(unsigned us)
 	pthread_mutex_unlock(&standin_lock);
 }
 
+void standin_break(int code)
+{
+	pthread_mutex_lock(&standin_lock);
+	standin_broken = code;
+	pthread_mutex_unlock(&standin_lock);
+}
+
 void standin_capture(bool on)
 {
 	pthread_mutex_lock(&standin_lock);
@@ -250,6 +261,7 @@ void standin_reset(void)
 		c->n = c->fail_times = 0;
 	memset(contexts, 0, sizeof(contexts));
 	standin_capturing = false;
+	standin_broken = 0;
 	ndevices = 2;
 	standin_delay = 0;
 	standin_stream_reset();

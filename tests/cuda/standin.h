@@ -26,6 +26,13 @@ STANDIN_PUBLIC void standin_delay_us(unsigned us);
 STANDIN_PUBLIC bool standin_has_context(int device);
 /* Somebody captures a graph in global mode: calls that could disturb it fail unless relaxed. */
 STANDIN_PUBLIC void standin_capture(bool on);
+/* A graph is captured on this stream: events recorded there are taken into it. */
+STANDIN_PUBLIC void standin_capture_on(void *stream, bool on);
+/*
+ * The device is broken: from now on what it is to do fails with that code, and so does what frees
+ * its memory, which is freed all the same. Until the next reset.
+ */
+STANDIN_PUBLIC void standin_break(int code);
 /* The error that the thread's next check would find. */
 STANDIN_PUBLIC int standin_last_error(void);
 /* A kernel: runs on the stream's thread in its order. */

@@ -78,6 +78,7 @@ API int cudaHostRegister(void *base, size_t size, unsigned flags)
 
 	ENTER(true);
 	FORBIDDEN_IN_CAPTURE();
+	BROKEN();
 	if ((uintptr_t)base % page || size % page)
 		DIE("registering %zu bytes at %p: not whole pages", size, base);
 	if (size > PIECE_MAX)
@@ -98,19 +99,28 @@ API int cudaHostUnregister(void *base)
 {
 	struct range *r;
 	unsigned char in_core;
+	int code;
 
 	ENTER(true);
+	FORBIDDEN_IN_CAPTURE();
 	r = standin_range(base, 1, true);
 	if (r && mincore(r->base + r->size - 1 - ((uintptr_t)r->base + r->size - 1) % 4096, 1,
 			 &in_core) < 0)
 		STRICT("unregistering %p: it is not mapped any more", base);
-	return standin_leave(drop_range(REGISTERED, base, "cudaHostUnregister"));
+	if (r && r->device != standin_current)
+		DIE("unregistering %p with another device current than when it was registered",
+		    base);
+	code = drop_range(REGISTERED, base, "cudaHostUnregister");
+	BROKEN();
+	return standin_leave(code);
 }
 
 API int cudaHostAlloc(void **ret, size_t size, unsigned flags)
 {
 	(void)flags;
 	ENTER(true);
+	FORBIDDEN_IN_CAPTURE();
+	BROKEN();
 	*ret = aligned_alloc(4096, stk_align_up(size, 4096));
 	memset(*ret, 0xAA, size);
 	add_range(PINNED, *ret, size);
@@ -122,9 +132,11 @@ API int cudaFreeHost(void *p)
 	int r;
 
 	ENTER(true);
+	FORBIDDEN_IN_CAPTURE();
 	r = drop_range(PINNED, p, "cudaFreeHost");
 	if (!r)
 		free(p);
+	BROKEN();
 	return standin_leave(r);
 }
 
@@ -132,6 +144,7 @@ API int cudaMalloc(void **ret, size_t size)
 {
 	ENTER(true);
 	FORBIDDEN_IN_CAPTURE();
+	BROKEN();
 	*ret = aligned_alloc(256, stk_align_up(size, 256));
 	memset(*ret, 0xCC, size);
 	add_range(DEVICE, *ret, size);
@@ -145,9 +158,11 @@ API int cudaFree(void *p)
 	ENTER(true);
 	if (!p)
 		return standin_leave(0);
+	FORBIDDEN_IN_CAPTURE();
 	r = drop_range(DEVICE, p, "cudaFree");
 	if (!r)
 		free(p);
+	BROKEN();
 	return standin_leave(r);
 }
 

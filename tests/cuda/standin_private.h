@@ -21,6 +21,8 @@ enum {
 	NOT_REGISTERED = 713,
 	INVALID_HANDLE = 400,
 	CAPTURE_UNSUPPORTED = 900,
+	CAPTURE_ISOLATION = 905,
+	CAPTURED_EVENT = 907,
 };
 
 #define API STANDIN_PUBLIC __attribute__((noinline))
@@ -55,6 +57,7 @@ extern pthread_mutex_t standin_lock;
 extern pthread_cond_t standin_changed; /* something happened on a stream */
 extern bool standin_capturing;
 extern bool standin_lax;
+extern int standin_broken;             /* what all calls of the device return; 0 */
 extern _Atomic unsigned standin_delay; /* of a copy, microseconds */
 extern __thread int standin_current;
 extern __thread int standin_capture_mode; /* 0: global */
@@ -76,6 +79,12 @@ int standin_leave(int code);
                                                                                                    \
 		if (code_)                                                                         \
 			return standin_leave(code_);                                               \
+	} while (0)
+
+#define BROKEN()                                                                                   \
+	do {                                                                                       \
+		if (standin_broken)                                                                \
+			return standin_leave(standin_broken);                                      \
 	} while (0)
 
 /* The rest under the lock. */

@@ -15,6 +15,7 @@ struct event {
 	unsigned magic;
 	int device;
 	uint64_t recorded, done;
+	bool captured; /* taken into a graph */
 };
 
 enum op_kind { COPY, RECORD, WAIT, CALL };
@@ -37,6 +38,7 @@ struct stream {
 	unsigned magic;
 	int device;
 	bool is_default, stop;
+	bool capturing;
 	pthread_t thread;
 	struct op *head, **tail;
 	uint64_t issued, done;
@@ -185,9 +187,18 @@ static struct op *enqueue(struct stream *s, enum op_kind kind)
 	return op;
 }
 
+static void drain(const struct stream *s)
+{
+	uint64_t issued = s->issued;
+
+	while (s->done < issued)
+		pthread_cond_wait(&standin_changed, &standin_lock);
+}
+
 API int cudaStreamCreateWithFlags(void **ret, unsigned flags)
 {
 	ENTER(true);
+	BROKEN();
 	if (flags != STK__CUDA_STREAM_NON_BLOCKING)
 		DIE("a stream with flags %u", flags);
 	*ret = new_stream(standin_current, false);
@@ -203,19 +214,14 @@ API int cudaStreamDestroy(void *stream)
 	s = stream_of(stream);
 	if (!s)
 		return standin_leave(INVALID_HANDLE);
+	if (standin_broken)
+		drain(s);
 	if (s->head)
 		DIE("a stream is destroyed with work on it");
 	end_stream(s);
 	nstreams--;
+	BROKEN();
 	return standin_leave(0);
-}
-
-static void drain(const struct stream *s)
-{
-	uint64_t issued = s->issued;
-
-	while (s->done < issued)
-		pthread_cond_wait(&standin_changed, &standin_lock);
 }
 
 API int cudaStreamSynchronize(void *stream)
@@ -226,12 +232,25 @@ API int cudaStreamSynchronize(void *stream)
 	s = stream_of(stream);
 	if (s)
 		drain(s);
+	BROKEN();
 	return standin_leave(s ? 0 : INVALID_HANDLE);
+}
+
+/* Forbidden also to those who have relaxed: it would wait for what is only being written down. */
+static bool is_captured_on(int device)
+{
+	for (const struct stream *s = streams; s; s = s->next)
+		if (s->device == device && s->capturing)
+			return true;
+	return standin_capturing;
 }
 
 API int cudaDeviceSynchronize(void)
 {
 	ENTER(true);
+	BROKEN();
+	if (is_captured_on(standin_current))
+		return standin_leave(CAPTURE_UNSUPPORTED);
 	for (const struct stream *s = streams; s; s = s->next)
 		if (s->device == standin_current && s->magic == MAGIC_LIVE)
 			drain(s);
@@ -248,6 +267,9 @@ API int cudaMemcpyAsync(void *dst, const void *src, size_t size, int kind, void 
 	s = stream_of(stream);
 	if (!s)
 		return standin_leave(INVALID_HANDLE);
+	BROKEN();
+	if (s->capturing)
+		DIE("a copy is taken into a graph");
 	from = standin_range(src, size, true);
 	to = standin_range(dst, size, false);
 	if (kind != STK__CUDA_COPY_HOST_TO_DEVICE || !to || !standin_holds(to, dst, size))
@@ -290,6 +312,7 @@ API int cudaEventCreateWithFlags(void **ret, unsigned flags)
 	struct event *e;
 
 	ENTER(true);
+	BROKEN();
 	if (flags != STK__CUDA_EVENT_DISABLE_TIMING)
 		DIE("an event with flags %u", flags);
 	e = calloc(1, sizeof(*e));
@@ -310,10 +333,11 @@ API int cudaEventDestroy(void *event)
 	e = event_of(event);
 	if (!e)
 		DIE("an event is destroyed twice");
-	if (e->done != e->recorded)
+	if (e->done != e->recorded && !standin_broken)
 		DIE("an event is destroyed before it happened");
 	e->magic = MAGIC_DEAD;
 	nevents--;
+	BROKEN();
 	return standin_leave(0);
 }
 
@@ -328,6 +352,10 @@ API int cudaEventRecord(void *event, void *stream)
 	e = event_of(event);
 	if (!s || !e || s->device != e->device)
 		return standin_leave(INVALID_HANDLE);
+	BROKEN();
+	e->captured = s->capturing;
+	if (e->captured)
+		return standin_leave(0);
 	op = enqueue(s, RECORD);
 	op->event = e;
 	op->seq = ++e->recorded;
@@ -343,6 +371,9 @@ API int cudaEventQuery(void *event)
 	e = event_of(event);
 	if (!e)
 		return standin_leave(INVALID_HANDLE);
+	BROKEN();
+	if (e->captured)
+		return standin_leave(CAPTURED_EVENT);
 	return standin_leave(e->done >= e->recorded ? 0 : STK__CUDA_NOT_READY);
 }
 
@@ -357,10 +388,22 @@ API int cudaStreamWaitEvent(void *stream, void *event, unsigned flags)
 	e = event_of(event);
 	if (!s || !e || flags)
 		return standin_leave(INVALID_HANDLE);
+	BROKEN();
+	if (e->captured)
+		DIE("a stream is drawn into the graph that is being captured on another");
+	if (s->capturing)
+		return standin_leave(CAPTURE_ISOLATION);
 	op = enqueue(s, WAIT);
 	op->event = e;
 	op->seq = e->recorded;
 	return standin_leave(0);
+}
+
+void standin_capture_on(void *stream, bool on)
+{
+	pthread_mutex_lock(&standin_lock);
+	stream_of(stream)->capturing = on;
+	pthread_mutex_unlock(&standin_lock);
 }
 
 void standin_launch(void *stream, void (*fn)(void *), void *arg)

@@ -221,6 +221,126 @@ static void a_host_batch_read_by_unknown_streams_is_kept_by_waiting(void **state
 	assert_int_equal(drain(f), 1);
 }
 
+/* Graphs that are being captured. */
+
+static void one_slot(struct fixture *f)
+{
+	f->cuda = stk_cuda_close(f->cuda);
+	f->cuda_opts.depth = 1;
+	open_cuda(f);
+}
+
+static void what_a_capture_forbids_to_wait_for_is_waited_for_afterwards(void **state)
+{
+	struct fixture *f = *state;
+	struct check check = {.usec = 50000};
+	struct stk_cuda_batch *batch;
+
+	one_slot(f);
+	publish(f);
+	batch = next_batch(f);
+	launch_check(f, batch, &check);
+	standin_capture(true);
+	assert_int_equal(stk_cuda_release(batch, STK_CUDA_ANY_STREAM), 0);
+	publish(f);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(look(f), STK_TIMEOUT);
+	standin_capture(false);
+	batch = next_batch(f);
+	assert_true(check.ran == 1 && !check.bad);
+	assert_int_equal(step_of(batch), 1);
+	assert_int_equal(stk_cuda_release(batch, f->stream), 0);
+	assert_int_equal(standin_last_error(), 0);
+}
+
+static void an_event_that_was_taken_into_a_graph_is_neither_believed_nor_waited_for(void **state)
+{
+	struct fixture *f = *state;
+	struct check check = {.usec = 50000};
+	struct stk_cuda_batch *batch;
+	void *streams[2];
+
+	one_slot(f);
+	assert_int_equal(cudaStreamCreateWithFlags(&streams[1], 1), 0);
+	streams[0] = f->stream;
+	sem_init(&gate, 0, 0);
+	for (unsigned n = 1; n <= 2; n++) { /* alone, and beside one that is not there yet */
+		check.ran = 0;
+		publish(f);
+		batch = next_batch(f);
+		launch_check(f, batch, &check);
+		if (n == 2)
+			standin_launch(streams[1], gate_kernel, NULL);
+		standin_capture_on(f->stream, true);
+		assert_int_equal(stk_cuda_release_after(batch, streams, n), 0);
+		publish(f);
+		assert_int_equal(look(f), STK_TIMEOUT);
+		if (n == 2)
+			sem_post(&gate);
+		standin_capture_on(f->stream, false);
+		batch = next_batch(f);
+		assert_true(check.ran == 1 && !check.bad);
+		assert_int_equal(stk_cuda_release(batch, f->stream), 0);
+		settle(f);
+		while (f->drained < f->published) {
+			drain(f);
+			assert_int_equal(look(f), STK_TIMEOUT);
+		}
+	}
+	cudaStreamSynchronize(streams[1]);
+	cudaStreamDestroy(streams[1]);
+	assert_int_equal(standin_last_error(), 0);
+}
+
+static void a_host_batch_whose_event_went_into_a_graph_comes_back_after_the_capture(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_batch *batch;
+
+	f->cuda_opts.flags = STK_CUDA_HOST;
+	open_cuda(f);
+	assert_int_equal(cudaStreamCreateWithFlags(&f->stream, 1), 0);
+	batch = host_batch(f);
+	standin_capture_on(f->stream, true);
+	assert_int_equal(stk_cuda_release_host(f->cuda, batch, &f->stream, 1), 0);
+	assert_int_equal(stk_cuda_poll(f->cuda), 0);
+	assert_int_equal(stk_cuda_take_host(f->cuda, &batch), STK_TIMEOUT);
+	assert_int_equal(drain(f), 0);
+	standin_capture_on(f->stream, false);
+	assert_int_equal(stk_cuda_poll(f->cuda), 0);
+	assert_int_equal(drain(f), 1);
+	assert_int_equal(standin_last_error(), 0);
+}
+
+/* The device breaks, or the runtime is gone before us. */
+
+static void a_broken_device_is_named_by_each_call_and_every_host_slot_comes_back(void **state)
+{
+	static const int codes[] = {700, STK__CUDA_UNLOADING};
+	struct fixture *f = *state;
+
+	for (size_t i = 0; i < STK_ARRAY_SIZE(codes); i++) {
+		struct stk_cuda_batch *batch, *other = NULL;
+
+		for (int k = 0; k < 3; k++)
+			publish(f);
+		batch = next_batch(f);
+		standin_break(codes[i]);
+		assert_int_equal(stk_cuda_next(f->cuda, 100, f->stream, &other), -EIO);
+		if (i == 0)
+			assert_non_null(strstr(stk_cuda_error(f->cuda), "cudaErrorIllegalAddress"));
+		assert_int_equal(stk_cuda_poll(f->cuda), -EIO);
+		assert_int_equal(stk_cuda_release(batch, f->stream), -EIO);
+		f->cuda = stk_cuda_close(f->cuda);
+		drain(f);
+		assert_int_equal(f->drained, f->published);
+		assert_int_equal(standin_last_error(), 0);
+		standin_break(0);
+		if (i == 0)
+			open_cuda(f);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -232,6 +352,10 @@ int main(void)
 		WITH(waiting_that_fails_is_named_with_cudas_number),
 		CLIENT(host_batches_outlive_their_pipeline_and_the_last_one_ends_it),
 		CLIENT(a_host_batch_read_by_unknown_streams_is_kept_by_waiting),
+		WITH(what_a_capture_forbids_to_wait_for_is_waited_for_afterwards),
+		WITH(an_event_that_was_taken_into_a_graph_is_neither_believed_nor_waited_for),
+		CLIENT(a_host_batch_whose_event_went_into_a_graph_comes_back_after_the_capture),
+		WITH(a_broken_device_is_named_by_each_call_and_every_host_slot_comes_back),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
