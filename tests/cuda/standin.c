@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <unistd.h>
+
 #include "tests/cuda/standin_private.h"
 
 struct call {
@@ -21,6 +23,7 @@ __thread int standin_capture_mode;
 static struct call *calls;
 static bool contexts[DEVICES_MAX];
 static int ndevices = 2;
+static pid_t process; /* that it was loaded into */
 static __thread int last_error;
 
 /* Every call. */
@@ -49,6 +52,8 @@ int standin_enter(const char *name, bool touches)
 {
 	struct call *c;
 
+	if (getpid() != process)
+		DIE("%s is called in a forked child", name);
 	pthread_mutex_lock(&standin_lock);
 	if (touches)
 		contexts[standin_current] = true;
@@ -129,7 +134,7 @@ API int cudaThreadExchangeStreamCaptureMode(int *mode)
 {
 	int old = standin_capture_mode;
 
-	ENTER(false);
+	ENTER(true);
 	standin_capture_mode = *mode;
 	*mode = old;
 	return standin_leave(0);
@@ -284,6 +289,7 @@ __attribute__((constructor)) static void from_environment(void)
 
 	if (fail && sscanf(fail, "%47[^:]:%u:%u:%d", name, &nth, &times, &code) == 4)
 		standin_fail(name, nth, times, code);
+	process = getpid();
 	standin_lax = getenv("STANDIN_LAX") != NULL;
 	if (delay)
 		standin_delay = (unsigned)atoi(delay);

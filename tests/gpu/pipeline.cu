@@ -70,6 +70,21 @@ static int write_data(const char *file, uint32_t n)
 
 static unsigned long long *bad; /* on the device */
 static uint64_t *ids;           /* of the batch being checked, on the device */
+static uint64_t *ids_host;      /* page-locked, for far more batches than can be under way */
+
+#define IDS_MAX     256u
+#define IDS_BATCHES 256u
+
+/* What the batch says of itself is gone with it, and a copy may still be reading. */
+static void send_ids(const struct stk_batch_info *info)
+{
+	static unsigned turn;
+	uint64_t *from = ids_host + turn++ % IDS_BATCHES * IDS_MAX;
+
+	NEED(info->nids <= IDS_MAX);
+	memcpy(from, info->sample_ids, info->nids * 8);
+	CUDA(cudaMemcpyAsync(ids, from, info->nids * 8, cudaMemcpyHostToDevice, stream));
+}
 
 static __global__ void check_words(const uint32_t *x, const uint64_t *ids, uint32_t rows,
 				   unsigned long long *bad)
@@ -174,7 +189,7 @@ static void check(struct stk_cuda_batch *batch)
 	info.size = sizeof(info);
 	stk_cuda_batch_info(batch, &info);
 	NEED(stk_cuda_batch_tensor(batch, "x", &x) == 0);
-	CUDA(cudaMemcpyAsync(ids, info.sample_ids, info.nids * 8, cudaMemcpyHostToDevice, stream));
+	send_ids(&info);
 	LAUNCH(check_words, 256, 256, stream, (const uint32_t *)x.data, ids, info.rows, bad);
 	CUDA(cudaGetLastError());
 }
@@ -409,8 +424,7 @@ static void graphs()
 		} else {
 			replays++;
 		}
-		CUDA(cudaMemcpyAsync(ids, info.sample_ids, info.nids * 8, cudaMemcpyHostToDevice,
-				     stream));
+		send_ids(&info);
 		CUDA(cudaGraphLaunch(graph, stream));
 		NEED(stk_cuda_release(batch, stream) == 0);
 	}
@@ -484,7 +498,8 @@ static void begin()
 	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	CUDA(cudaMalloc(&bad, sizeof(*bad)));
 	CUDA(cudaMemset(bad, 0, sizeof(*bad)));
-	CUDA(cudaMalloc(&ids, 65536 * sizeof(*ids)));
+	CUDA(cudaMalloc(&ids, IDS_MAX * sizeof(*ids)));
+	CUDA(cudaHostAlloc((void **)&ids_host, IDS_BATCHES * IDS_MAX * sizeof(*ids), 0));
 	/* Kernels are loaded at their first use, which is not to be in a measurement or a graph. */
 	LAUNCH(check_words, 1, 1, stream, (const uint32_t *)ids, ids, 0u, bad);
 	LAUNCH(busy, 1, 1, stream, 1000ull);

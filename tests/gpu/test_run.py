@@ -70,10 +70,20 @@ class Run(unittest.TestCase):
         self.assertTrue(by_part["sharing"]["ok"] and by_part["attributes"]["ok"])
 
     def test_an_error_of_the_runtime_is_named_and_the_next_part_runs(self):
-        _, told = self.finish(status=1, STANDIN_FAIL="cudaHostAlloc:1:9:2", GPU_PARTS="bandwidth epoch")
+        _, told = self.finish(status=1, STANDIN_FAIL="cudaHostAlloc:2:9:2", GPU_PARTS="bandwidth epoch")
         by_part = {row["part"]: row for row in told["rows"]}
         self.assertIn("cudaErrorMemoryAllocation", by_part["bandwidth"]["text"])
         self.assertTrue(by_part["epoch"]["ok"])
+
+    def test_a_program_that_cannot_begin_costs_its_own_parts(self):
+        _, told = self.finish(status=1, STANDIN_FAIL="cudaMemcpyAsync:1:9:700", GPU_PARTS="epoch turnaround attributes")
+        by_part = {row["part"]: row for row in told["rows"]}
+        self.assertIn("cudaMemcpyAsync", by_part["epoch"]["text"])
+        _, told = self.finish(status=1, STANDIN_FAIL="cudaHostAlloc:1:9:2", GPU_PARTS="epoch attributes")
+        by_part = {row["part"]: row for row in told["rows"]}
+        self.assertIn("cudaErrorMemoryAllocation", by_part["start"]["text"])
+        self.assertTrue(by_part["attributes"]["ok"])
+        self.assertNotIn("epoch", told["parts"])
 
     def test_wrong_bytes_fail_the_run(self):
         path = os.path.join(self.tree, "bin", "pipeline")
