@@ -80,17 +80,22 @@ bool stk__cuda_is_current(const struct stk__cuda_device *device)
 
 	if (device->rt->GetDevice(&current) == STK__CUDA_SUCCESS)
 		return current == device->ordinal;
+	/* Broken, or unloaded at the process's end: what is called here fails, and makes nothing. */
 	device->rt->GetLastError();
-	return false;
+	return true;
 }
 
 static int call(struct stk__cuda_device *device, int (*fn)(void *arg), void *arg)
 {
+	const struct stk__cuda_runtime *rt = device->rt;
 	int mode = STK__CUDA_CAPTURE_RELAXED, r;
+	bool exchanged = rt->ThreadExchangeStreamCaptureMode(&mode) == STK__CUDA_SUCCESS;
 
-	device->rt->ThreadExchangeStreamCaptureMode(&mode);
+	if (!exchanged)
+		rt->GetLastError();
 	r = fn(arg);
-	device->rt->ThreadExchangeStreamCaptureMode(&mode);
+	if (exchanged && rt->ThreadExchangeStreamCaptureMode(&mode) != STK__CUDA_SUCCESS)
+		rt->GetLastError();
 	return r;
 }
 

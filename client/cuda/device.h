@@ -35,7 +35,7 @@ struct stk__cuda_device *stk__cuda_device_ref(struct stk__cuda_device *device);
 struct stk__cuda_device *stk__cuda_device_unref(struct stk__cuda_device *device);
 STK_DEFINE_CLEANUP(struct stk__cuda_device *, stk__cuda_device_unref)
 
-/* True when the calling thread's current device is this one. */
+/* True when the calling thread's current device is this one, or nothing can be made on any. */
 bool stk__cuda_is_current(const struct stk__cuda_device *device);
 
 /**
