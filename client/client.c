@@ -2,6 +2,7 @@
 #include "client/client.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,12 +65,21 @@ void stk__client_arm(struct stk_client *c)
 		c->armed = true;
 }
 
+static bool is_crowded(uint32_t seats)
+{
+	cpu_set_t set;
+
+	return seats > 1 && sched_getaffinity(0, sizeof(set), &set) == 0 &&
+	       (unsigned)CPU_COUNT(&set) <= seats;
+}
+
 int stk__client_adopt(struct stk_client *c, struct stk__session *session)
 {
 	c->session = session;
 	c->era = c->attached.era;
 	c->waiting = c->eager = c->hungry = false;
 	c->geometry = session->geometry;
+	c->crowded = is_crowded(c->geometry.replicas);
 	if (c->schema && !strcmp(c->schema->text, session->schema->text)) {
 		stk__schema_unref(session->schema);
 		session->schema = stk__schema_ref(c->schema);

@@ -28,6 +28,7 @@ struct stk_client {
 	bool resumed;   /* attached anew, and no entry was taken since */
 	bool restarted; /* attached anew, and no batch came since */
 	bool waiting;   /* waiting_since_ns is set in the seat */
+	bool crowded; /* the feed has no fewer seats than we have cores: looking takes the worker's */
 	uint32_t spins_left_out, spins_to_leave; /* waits without a look first: so far, in all */
 	bool eager;                              /* as the session has it */
 	bool hungry;                             /* likewise; one of several seats */

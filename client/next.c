@@ -300,8 +300,8 @@ static bool spin(struct stk_client *c, int64_t deadline_ns)
 	int64_t end;
 
 	/* Relaxed: a hint. */
-	if (atomic_load_explicit(&s->control->cpu, memory_order_relaxed) ==
-	    (uint32_t)sched_getcpu() + 1)
+	if (c->crowded || atomic_load_explicit(&s->control->cpu, memory_order_relaxed) ==
+				  (uint32_t)sched_getcpu() + 1)
 		return false;
 	if (c->spins_left_out < c->spins_to_leave) {
 		c->spins_left_out++;

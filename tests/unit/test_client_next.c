@@ -203,6 +203,23 @@ static void who_shares_its_core_with_the_daemon_sleeps_without_a_look_first(void
 	assert_return_code(sched_setaffinity(0, sizeof(before), &before), errno);
 }
 
+static void of_more_seats_than_cores_none_looks_before_it_sleeps(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_batch *batch;
+	cpu_set_t before, one;
+
+	f->daemon.replicas = 2;
+	assert_return_code(sched_getaffinity(0, sizeof(before), &before), errno);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	assert_return_code(sched_setaffinity(0, sizeof(one), &one), errno);
+	open_client(f);
+	assert_int_equal(stk_client_next(f->client, 1, &batch), STK_TIMEOUT);
+	assert_int_equal(f->client->spins_to_leave, 0);
+	assert_return_code(sched_setaffinity(0, sizeof(before), &before), errno);
+}
+
 static void ends_of_epochs_and_of_the_stream_are_told_and_the_last_is_final(void **state)
 {
 	struct fixture *f = *state;
@@ -492,6 +509,7 @@ int main(void)
 		CLOSED(of_several_seats_the_one_that_is_asked_tells),
 		CLOSED(one_of_several_seats_that_waits_says_so),
 		CLOSED(one_of_several_seats_that_waits_shortly_does_not_say_so),
+		CLOSED(of_more_seats_than_cores_none_looks_before_it_sleeps),
 		TEST(ends_of_epochs_and_of_the_stream_are_told_and_the_last_is_final),
 		TEST(an_error_comes_after_the_good_batches_with_code_and_text),
 		TEST(an_empty_ring_times_out_when_it_should),
