@@ -20,7 +20,7 @@
 #define NOTHING            (STK_STREAM_END + 1) /* the ring is empty; never returned to the caller */
 #define AGAIN              (STK_STREAM_END + 2) /* the entry was for nobody */
 #define DRAIN_LIMIT        64
-#define SPIN_NS            50000
+#define SPIN_NS            500000
 #define SPIN_LOOKS         16
 #define SPINS_LEFT_OUT_MAX 63
 
