@@ -12,7 +12,8 @@ The package stoker has to be importable (PYTHONPATH=BUILD/client/python). Column
 tokens per second; CPU seconds per million real tokens, over all processes, workers and daemon; the time
 in next() at p50 and p99, and that to let go of the batch before at p50; memory (PSS) after the run; time from making the loader to the first batch.
 In the paced runs a batch is taken every 10 ms; "wake" is the p50 and p99 by which an empty loop of that
-pace comes late. numpy and numba take a batch when it is asked for; the others have prefetched it.
+pace comes late. numpy and numba take a batch when it is asked for; the others have prefetched it. A
+peer of "--peers" that is not in the table by itself: "bare tensors", the same array's tensors again and again.
 """
 import argparse
 import json
@@ -136,6 +137,15 @@ def in_process(collate):
             yield collate[rows]
 
 
+def bare_tensors(lean):
+    """No data at all: what the torch tensors of a batch cost whoever makes it."""
+    import numpy as np
+    integer, small = kinds(lean)
+    ids, mask, labels = (np.zeros((BATCH, 344), kind) for kind in (integer, small, integer))
+    while True:
+        yield as_torch(ids, mask, labels, 0)
+
+
 def endless(loader):
     while True:
         yield from loader
@@ -151,6 +161,8 @@ def make(peer, path, lean):
         loader = stoker.Loader(path, rows=BATCH, buckets=BUCKETS, seed=SEED, bucket_method="quantile",
                                **({"fields": fields} if fields else {}))
         return endless(loader), lambda b: b.real_tokens, [loader.info["daemon_pid"]], loader
+    if peer == "bare tensors":
+        return bare_tensors(lean), lambda b: b["real"], [], None
     if peer in ("numpy w0", "numba w0"):
         collate = NumpyCollate(path, lean) if peer == "numpy w0" else compiled(NumbaCollate(path, lean))
         return in_process(collate), lambda b: b["real"], [], None
