@@ -27,6 +27,13 @@ int stk__cuda_event_get(struct stk_cuda *c, void **ret, struct stk_err *err)
 	return stk__cuda_error(c->rt, code, "cudaEventCreateWithFlags", err, "making an event");
 }
 
+/* At the process's end the runtime may be gone before us; the trainer is not to hear of it. */
+static void tolerate(const struct stk_cuda *c, int code)
+{
+	if (code != STK__CUDA_SUCCESS)
+		c->rt->GetLastError();
+}
+
 void stk__cuda_event_put(struct stk_cuda *c, void *event)
 {
 	if (c->nevents == c->events_room) {
@@ -34,7 +41,7 @@ void stk__cuda_event_put(struct stk_cuda *c, void *event)
 		void **events = realloc(c->events, room * sizeof(*events));
 
 		if (!events) {
-			c->rt->EventDestroy(event);
+			tolerate(c, c->rt->EventDestroy(event));
 			return;
 		}
 		c->events = events;
@@ -83,9 +90,9 @@ static void slot_free(struct stk_cuda *c, struct stk_cuda_batch *slot)
 	if (slot->copied)
 		stk__cuda_event_put(c, slot->copied);
 	if (slot->bounce)
-		c->rt->FreeHost(slot->bounce);
+		tolerate(c, c->rt->FreeHost(slot->bounce));
 	if (slot->data)
-		c->rt->Free(slot->data);
+		tolerate(c, c->rt->Free(slot->data));
 	stk__schema_unref(slot->schema);
 	free(slot->uses);
 	free(slot->lists);
@@ -96,12 +103,10 @@ void stk__cuda_slots_free(struct stk_cuda *c)
 	for (uint32_t i = 0; c->slots && i < c->depth; i++)
 		slot_free(c, &c->slots[i]);
 	while (c->nevents)
-		c->rt->EventDestroy(c->events[--c->nevents]);
+		tolerate(c, c->rt->EventDestroy(c->events[--c->nevents]));
 	if (c->stream)
-		c->rt->StreamDestroy(c->stream);
+		tolerate(c, c->rt->StreamDestroy(c->stream));
 	c->stream = NULL;
-	/* At the process's end the runtime may be gone before us; the trainer is not to hear of it. */
-	c->rt->GetLastError();
 }
 
 /* What is done? */

@@ -377,6 +377,21 @@ static void a_capture_elsewhere_is_not_disturbed(void **state)
 	assert_int_equal(standin_last_error(), 0);
 }
 
+static void a_whole_life_leaves_an_error_of_the_trainers_pending(void **state)
+{
+	struct fixture *f = *state;
+	struct stk_cuda_batch *batch;
+
+	publish(f);
+	batch = next_batch(f);
+	settle(f);
+	assert_int_equal(stk_cuda_release(batch, f->stream), 0);
+	settle(f);
+	assert_int_equal(cudaSetDevice(7), 101); /* not ours */
+	close_all(f);
+	assert_int_equal(standin_last_error(), 101);
+}
+
 /* Host batches that the trainer copies himself. */
 
 static void a_host_batch_goes_back_when_the_streams_that_read_it_are_done(void **state)
@@ -477,6 +492,7 @@ int main(void)
 		WITH(batches_outlive_their_pipeline_and_client),
 		WITH(closing_waits_for_copies_under_way),
 		WITH(a_capture_elsewhere_is_not_disturbed),
+		WITH(a_whole_life_leaves_an_error_of_the_trainers_pending),
 		CLIENT(a_host_batch_goes_back_when_the_streams_that_read_it_are_done),
 		WITH(batches_may_be_released_on_another_thread),
 	};

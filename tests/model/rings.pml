@@ -333,27 +333,9 @@ inline pay(s)
 	kickfd = true
 }
 
-/*
- * Nothing is ready, or the stream is over: what is owed is told, and each release from now on. One of
- * several seats says so to the daemon, too, for the releases of the others.
- */
+/* Nothing is ready, or the stream is over: what is owed is told, and each release from now on. */
 inline be_eager()
 {
-#if SEATS > 1
-#ifdef BROKEN_SAY
-	if
-	:: need_kick != 0 && need_kick != AT_ONCE -> kickfd = true
-	:: else
-	fi;
-	atomic { seat[me].eager = true; seat[me].hungry = true }
-#else
-	atomic { seat[me].eager = true; seat[me].hungry = true }; /* H1 */
-	if
-	:: need_kick != 0 && need_kick != AT_ONCE -> kickfd = true /* H2 */
-	:: else
-	fi
-#endif
-#else
 	atomic {
 		seat[me].eager = true;
 #ifndef BROKEN_OWED
@@ -363,6 +345,29 @@ inline be_eager()
 		fi
 #endif
 	}
+#if SEATS > 1
+	say_hungry()
+#endif
+}
+
+/*
+ * One of several seats says so to the daemon, too, for the releases of the others: after a sleep that
+ * may be short or none, and always ends.
+ */
+inline say_hungry()
+{
+#ifdef BROKEN_SAY
+	if
+	:: need_kick != 0 && need_kick != AT_ONCE -> kickfd = true
+	:: else
+	fi;
+	seat[me].hungry = true
+#else
+	seat[me].hungry = true; /* H1 */
+	if
+	:: need_kick != 0 && need_kick != AT_ONCE -> kickfd = true /* H2 */
+	:: else
+	fi
 #endif
 }
 
