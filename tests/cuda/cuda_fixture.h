@@ -28,6 +28,11 @@ int cudaGetDevice(int *ret);
 int cudaStreamCreateWithFlags(void **ret, unsigned flags);
 int cudaStreamDestroy(void *stream);
 int cudaStreamSynchronize(void *stream);
+int cudaStreamWaitEvent(void *stream, void *event, unsigned flags);
+int cudaEventCreateWithFlags(void **ret, unsigned flags);
+int cudaEventRecord(void *event, void *stream);
+int cudaEventQuery(void *event);
+int cudaEventDestroy(void *event);
 
 struct fixture {
 	struct fake_daemon daemon;

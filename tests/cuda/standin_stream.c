@@ -14,8 +14,9 @@ struct event {
 	struct event *next;
 	unsigned magic;
 	int device;
-	uint64_t recorded, done;
-	bool captured; /* taken into a graph */
+	struct stream *on; /* where it was recorded last; NULL: nowhere yet */
+	uint64_t point;    /* so many operations of that stream are done by then */
+	bool captured;     /* taken into a graph */
 };
 
 enum op_kind { COPY, RECORD, WAIT, CALL };
@@ -26,9 +27,11 @@ struct op {
 	uint8_t *dst;
 	const uint8_t *src;
 	size_t size;
-	uint64_t sum, seq;
+	uint64_t sum;
 	struct range *from, *to;
-	struct event *event;
+	const struct stream
+		*on; /* WAIT: as the event had it at the call, whatever becomes of the event */
+	uint64_t point;
 	void (*fn)(void *);
 	void *arg;
 };
@@ -76,18 +79,18 @@ static void copy(struct op *op)
 		STRICT("%zu bytes at %p were written while they were copied", op->size, from);
 }
 
+static bool is_reached(const struct stream *on, uint64_t point)
+{
+	return !on || on->done >= point;
+}
+
 /* Called and returns with the lock held; works without it. */
 static void perform(struct op *op)
 {
-	if (op->kind == WAIT) {
-		while (op->event->done < op->seq)
-			pthread_cond_wait(&standin_changed, &standin_lock);
+	while (op->kind == WAIT && !is_reached(op->on, op->point))
+		pthread_cond_wait(&standin_changed, &standin_lock);
+	if (op->kind == WAIT || op->kind == RECORD)
 		return;
-	}
-	if (op->kind == RECORD) {
-		op->event->done = STK_MAX(op->event->done, op->seq);
-		return;
-	}
 	pthread_mutex_unlock(&standin_lock);
 	if (op->kind == COPY)
 		copy(op);
@@ -330,7 +333,7 @@ API int cudaEventDestroy(void *event)
 	e = event_of(event);
 	if (!e)
 		DIE("an event is destroyed twice");
-	if (e->done != e->recorded && !standin_broken)
+	if (!is_reached(e->on, e->point) && !standin_broken)
 		DIE("an event is destroyed before it happened");
 	e->magic = MAGIC_DEAD;
 	nevents--;
@@ -342,7 +345,6 @@ API int cudaEventRecord(void *event, void *stream)
 {
 	struct stream *s;
 	struct event *e;
-	struct op *op;
 
 	ENTER(true);
 	s = stream_of(stream);
@@ -353,9 +355,9 @@ API int cudaEventRecord(void *event, void *stream)
 	e->captured = s->capturing;
 	if (e->captured)
 		return standin_leave(0);
-	op = enqueue(s, RECORD);
-	op->event = e;
-	op->seq = ++e->recorded;
+	enqueue(s, RECORD);
+	e->on = s;
+	e->point = s->issued;
 	return standin_leave(0);
 }
 
@@ -371,7 +373,7 @@ API int cudaEventQuery(void *event)
 	BROKEN();
 	if (e->captured)
 		return standin_leave(CAPTURED_EVENT);
-	return standin_leave(e->done >= e->recorded ? 0 : STK__CUDA_NOT_READY);
+	return standin_leave(is_reached(e->on, e->point) ? 0 : STK__CUDA_NOT_READY);
 }
 
 API int cudaStreamWaitEvent(void *stream, void *event, unsigned flags)
@@ -391,8 +393,8 @@ API int cudaStreamWaitEvent(void *stream, void *event, unsigned flags)
 	if (s->capturing)
 		return standin_leave(CAPTURE_ISOLATION);
 	op = enqueue(s, WAIT);
-	op->event = e;
-	op->seq = e->recorded;
+	op->on = e->on;
+	op->point = e->point;
 	return standin_leave(0);
 }
 

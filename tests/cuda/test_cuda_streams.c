@@ -107,6 +107,41 @@ static void a_batch_read_by_two_streams_is_kept_for_the_slower_one(void **state)
 	cudaStreamDestroy(streams[0]);
 }
 
+static void count(void *arg)
+{
+	++*(_Atomic int *)arg;
+}
+
+/* Of the stand-in itself: the pipeline uses its events again as soon as somebody waits for them. */
+static void who_waits_for_an_event_waits_for_what_it_was_then(void **state)
+{
+	struct fixture *f = *state;
+	_Atomic int ran = 0;
+	int early;
+	void *waits, *idle, *event;
+
+	assert_int_equal(cudaStreamCreateWithFlags(&waits, 1), 0);
+	assert_int_equal(cudaStreamCreateWithFlags(&idle, 1), 0);
+	assert_int_equal(cudaEventCreateWithFlags(&event, STK__CUDA_EVENT_DISABLE_TIMING), 0);
+	sem_init(&gate, 0, 0);
+	standin_launch(f->stream, gate_kernel, NULL);
+	assert_int_equal(cudaEventRecord(event, f->stream), 0);
+	assert_int_equal(cudaStreamWaitEvent(waits, event, 0), 0);
+	standin_launch(waits, count, &ran);
+	assert_int_equal(cudaEventRecord(event, idle), 0);
+	cudaStreamSynchronize(idle);
+	usleep(20000);
+	early = ran;
+	sem_post(&gate);
+	cudaStreamSynchronize(waits);
+	assert_int_equal(early, 0);
+	assert_int_equal(ran, 1);
+	assert_int_equal(cudaEventQuery(event), 0);
+	cudaEventDestroy(event);
+	cudaStreamDestroy(waits);
+	cudaStreamDestroy(idle);
+}
+
 static void a_batch_read_by_nobody_costs_no_record(void **state)
 {
 	struct fixture *f = *state;
@@ -347,6 +382,7 @@ int main(void)
 		WITH(nothing_waits_for_a_batch_taken_without_a_stream_until_one_asks),
 		WITH(taking_only_looks),
 		WITH(a_batch_read_by_two_streams_is_kept_for_the_slower_one),
+		WITH(who_waits_for_an_event_waits_for_what_it_was_then),
 		WITH(a_batch_read_by_nobody_costs_no_record),
 		WITH(a_batch_read_by_unknown_streams_is_kept_by_waiting),
 		WITH(waiting_that_fails_is_named_with_cudas_number),
