@@ -173,13 +173,13 @@ def make(peer, path, lean):
 
 
 def processes(others):
-    found, todo = [], [os.getpid(), *others]
-    while todo:
-        pid = todo.pop()
+    found, pending = [], [os.getpid(), *others]
+    while pending:
+        pid = pending.pop()
         found.append(pid)
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children") as f:
-                todo += map(int, f.read().split())
+                pending += map(int, f.read().split())
     return found
 
 

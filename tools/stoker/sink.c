@@ -9,8 +9,8 @@
 
 #include "tools/stoker/stop.h"
 
-#define PIECE                                                                                      \
-	(4u << 20) /* at a multiple of which writes begin; also between two looks for a signal */
+/* Writes begin at a multiple of it, and between two of them there is a look for a signal. */
+#define PIECE (4u << 20)
 
 int sink_open(struct sink *sink, int dirfd, const char *dir, const char *name, int stop_fd,
 	      struct stk_err *err)

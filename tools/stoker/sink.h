@@ -4,7 +4,7 @@
  * the writer that opened it, which also removes or renames the file. One thread.
  *
  * It is written in large aligned pieces: the kernel then keeps it in large pages, which a daemon that
- * maps the new file gathers rows from a fifth faster than from small ones, and without page faults.
+ * maps the new file gathers rows from a fifth faster than from small ones, and with few page faults.
  */
 #ifndef STOKER_SINK_H
 #define STOKER_SINK_H
